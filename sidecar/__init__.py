@@ -1,0 +1,17 @@
+"""The local daemon through which games talk to language models.
+
+The map: every package, a line each, in import order. A module imports only
+what stands above it, or beside it in its own package; `tests/test_house.py`
+reads these lines and fails on anything else.
+
+    contract    what crosses the wire or lands on disk: frozen values, the strict MessagePack profile, canonical bytes
+    rules       what is allowed: framing, admission, pricing, spend windows; pure, `now` is an argument
+    ops         log lines and credentials
+    config      TOML text to a checked Config, or every complaint at once
+    ledger      segment format, the file calls, the one writer with group commit, recovery, index
+    connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
+    service     who is calling, the listener, one connection, one exchange, the daemon's task tree
+    cli         serve, check, demo
+
+`contract` and `rules` are deaf: no async, no sockets, no clock, no randomness, no logging.
+"""

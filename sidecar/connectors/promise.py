@@ -1,0 +1,201 @@
+"""What a connector promises, and the answer that it builds.
+
+A connector has three parts. `lower` is pure: one request in, what will be
+sent out, or `Rejected` for what its provider can't take, known without sending
+a byte. `exchange` carries what was lowered to the provider exactly once and
+writes what comes back into an `Answer`, under a deadline that its caller sets
+by cancelling it. What lifts provider bytes into the Answer is pure too, and
+lives in each connector's own file.
+
+The outcome stands from the moment the provider's terminal event is read:
+`Answer.complete` and `Answer.fail` take the first word and ignore later ones, so
+a deadline that strikes while a connection is being closed changes nothing.
+
+Source: CONTRACT sections 5 and 6, WIRE section 1.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from sidecar.contract.ids import is_id
+from sidecar.contract.values import (
+    NOTHING_USED,
+    EmittedReasoningState,
+    FailureKind,
+    Note,
+    ProviderRequest,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    TransportEventPayload,
+    Usage,
+)
+
+
+class Rejected(Exception):
+    """This provider can't take this request; nothing was sent. The message says why, for a person."""
+
+
+class Lowered(Struct, frozen=True, kw_only=True):
+    """What will be sent for one request.
+
+    `body`: the connector's own form (an HTTP body's bytes, or any value that its exchange reads).
+    `states_dropped`: reasoning states of this provider left out because this model can't use them.
+    `call_ids`: every tool call id of the request, so that an answer's ids can be kept apart from them.
+    """
+
+    request: ProviderRequest
+    upstream: str
+    body: Any
+    states_dropped: int
+    call_ids: frozenset[str]
+
+
+Lost = Literal["nothing", "unknown"]
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """How the provider's part ended.
+
+    Completed when `stop_reason` is set, else failed with `kind` and `message`.
+    `usage` None means that it is not known. `cut` says that the stream was
+    given up before its end for size.
+    """
+
+    stop_reason: StopReason | None = None
+    kind: FailureKind | None = None
+    message: str = ""
+    usage: Usage | None = None
+    provider_response_id: str | None = None
+
+
+class ResponseTooLarge(Exception):
+    """The lifted answer has grown above the connector's `response_bytes_max`; the Answer has failed already."""
+
+
+class Answer:
+    """One answer while it is being lifted: events in order, then exactly one end.
+
+    Neighbouring text deltas are joined into one event. `sent` turns true just
+    before the first byte of the request may leave; from then on a failure
+    without usage costs the whole reservation. `first_event` and `event` are
+    called for the clock and for live events.
+    """
+
+    def __init__(
+        self,
+        call_ids: frozenset[str],
+        response_bytes_max: int,
+        *,
+        fresh_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}",
+        on_event: Callable[[TransportEventPayload], None] | None = None,
+    ) -> None:
+        self.sent = False
+        self.ended: Ended | None = None
+        self.notes: list[Note] = []
+        self._call_ids = set(call_ids)
+        self._response_bytes_max = response_bytes_max
+        self._response_bytes = 0
+        self._fresh_id = fresh_id
+        self._on_event = on_event
+        self._closed: list[TransportEventPayload] = []
+        self._text: list[str] = []
+
+    def text(self, text: str) -> None:
+        """A piece of visible text; empty pieces are nothing."""
+        if not text or self.ended:
+            return
+        self._grow(len(text.encode()))
+        self._text.append(text)
+        self._announce(TransportEventPayload(text_delta=TextDelta(text=text)))
+
+    def tool_call(self, call_id: str, name: str, arguments: str) -> None:
+        """One complete tool call. An unusable or used id is replaced by a fresh one; empty arguments mean `{}`."""
+        if self.ended:
+            return
+        if not is_id(call_id) or call_id in self._call_ids:
+            call_id = self._fresh_id()
+            self.note("call_id_replaced")
+        self._call_ids.add(call_id)
+        call = ToolCall(call_id=call_id, name=name, arguments=arguments or "{}")
+        self._grow(len(call.call_id) + len(call.name.encode()) + len(call.arguments.encode()))
+        self._close(TransportEventPayload(tool_call=call))
+
+    def reasoning_state(self, state: bytes) -> None:
+        """One whole reasoning block of the provider, in its place."""
+        if self.ended:
+            return
+        self._grow(len(state))
+        self._close(TransportEventPayload(reasoning_state=EmittedReasoningState(state=state)))
+
+    def note(self, note: Note) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def complete(self, stop_reason: StopReason, usage: Usage | None, provider_response_id: str | None = None) -> None:
+        """The provider ended well. Usage None: it sent none."""
+        self._end(Ended(stop_reason=stop_reason, usage=usage, provider_response_id=provider_response_id))
+
+    def fail(self, kind: FailureKind, message: str, usage: Usage | None = None) -> None:
+        """The provider, or the way to it, failed. Usage None: zeros if nothing was sent, else not known."""
+        if usage is None and not self.sent:
+            usage = NOTHING_USED
+        self._end(Ended(kind=kind, message=message, usage=usage))
+
+    def events(self) -> tuple[TransportEventPayload, ...]:
+        """What was emitted, in order, with neighbouring text joined."""
+        self._join_text()
+        return tuple(self._closed)
+
+    def saw_tool_call(self) -> bool:
+        return any(payload.tool_call for payload in self._closed)
+
+    def _grow(self, added_bytes: int) -> None:
+        self._response_bytes += added_bytes
+        if self._response_bytes > self._response_bytes_max:
+            self.fail("result_size", f"the answer is larger than {self._response_bytes_max} bytes")
+            raise ResponseTooLarge
+
+    def _close(self, payload: TransportEventPayload) -> None:
+        self._join_text()
+        self._closed.append(payload)
+        self._announce(payload)
+
+    def _join_text(self) -> None:
+        if self._text:
+            self._closed.append(TransportEventPayload(text_delta=TextDelta(text="".join(self._text))))
+            self._text.clear()
+
+    def _announce(self, payload: TransportEventPayload) -> None:
+        if self._on_event is not None:
+            self._on_event(payload)
+
+    def _end(self, ended: Ended) -> None:
+        if self.ended is None:
+            self.ended = ended
+
+
+class Connector(Protocol):
+    """One provider, ready to be asked. Safe for many exchanges at once."""
+
+    def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
+        """Pure. Raises Rejected for what this provider can't take. States of other providers are gone already."""
+        ...
+
+    async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+        """Asks the provider exactly once and returns when the answer has ended.
+
+        Cancelled at the deadline: it drops the connection and lets the
+        cancellation pass. Every other fault is an `answer.fail`; it raises
+        only what is a bug of ours.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Lets go of connections that are kept for reuse."""
+        ...

@@ -1,0 +1,153 @@
+"""One frame's bytes to what it says: an invocation, an invocation that breaks its schema, or a transport error.
+
+Two ways to one truth. Most clients send canonical bytes: the typed decoder
+reads them, the value is encoded again, and equal bytes prove that the frame
+was canonical, hence strict, hence valid. Any other frame is scanned by the
+strict profile first and then read by the same typed decoder, for the value or
+the exact complaint. What the first way accepts the second accepts too, because
+a canonical encoding has nothing that the profile forbids, but for its size:
+a frame that could hold too many items always takes the second way.
+
+Source: CONTRACT sections 1 and 2, ECOSYSTEM section 0.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from sidecar.contract import canonical, strict
+from sidecar.contract.ids import is_id
+from sidecar.contract.values import TRANSPORT_INVOCATION, TransportErrorCode, TransportInvocation
+
+# An item or pair takes a byte at least, so a frame this small can't hold more than strict.ITEMS_MAX of them.
+FIRST_WAY_BYTES_MAX: Final = strict.ITEMS_MAX
+
+
+class Invocation(Struct, frozen=True):
+    """A frame that is a valid TransportInvocation.
+
+    `frame_bytes`: length as received. `request_bytes`: length of the canonical
+    ProviderRequest (what the input bound counts). `identity` and
+    `request_sha256`: raw 32-byte digests of the canonical values.
+    """
+
+    value: TransportInvocation
+    frame_bytes: int
+    request_bytes: int
+    identity: bytes
+    request_sha256: bytes
+
+
+class BrokenInvocation(Struct, frozen=True):
+    """A strict frame that says it is an invocation, with ids that can be read, and breaks its schema."""
+
+    caller_runtime_id: str
+    request_id: str
+    frame_bytes: int
+    complaint: str
+
+
+class BadFrame(Struct, frozen=True):
+    """A frame that only a transport error can answer; the connection stays in step."""
+
+    code: TransportErrorCode
+    message: str
+
+
+Parsed = Invocation | BrokenInvocation | BadFrame
+
+
+class _Dispatch(Struct):
+    schema_id: Raw = Raw()
+
+
+class _Ids(Struct):
+    caller_runtime_id: Raw = Raw()
+    request: Raw = Raw()
+
+
+class _RequestIds(Struct):
+    request_id: Raw = Raw()
+
+
+_invocations = msgspec.msgpack.Decoder(TransportInvocation)
+_dispatches = msgspec.msgpack.Decoder(_Dispatch)
+_ids = msgspec.msgpack.Decoder(_Ids)
+_request_ids = msgspec.msgpack.Decoder(_RequestIds)
+_strings = msgspec.msgpack.Decoder(str)
+
+
+def parse(frame: bytes) -> Parsed:
+    """What a whole frame (without its length prefix) says. Never raises for what a client can send."""
+    if len(frame) <= FIRST_WAY_BYTES_MAX:
+        try:
+            value = _invocations.decode(frame)
+        except msgspec.MsgspecError:
+            return _second_way(frame)
+        if canonical.encode(value) == frame and _ids_are_readable(value):
+            return _invocation(value, frame, sha256(frame).digest())
+    return _second_way(frame)
+
+
+def _second_way(frame: bytes) -> Parsed:
+    try:
+        strict.scan(frame)
+        dispatch = _dispatches.decode(frame)
+    except strict.NotStrict as fault:
+        return BadFrame("malformed_frame", str(fault))
+    except msgspec.MsgspecError:
+        return BadFrame("malformed_frame", f"a frame is one map: {strict.SWITCH_HINT}")
+    schema_id = _string(dispatch.schema_id)
+    if schema_id is None:
+        return BadFrame("malformed_frame", "the map has no string member schema_id")
+    if schema_id != TRANSPORT_INVOCATION:
+        return BadFrame("unknown_schema", f"{schema_id!r:.120} is no frame that this daemon takes")
+    try:
+        value = _invocations.decode(frame)
+    except msgspec.MsgspecError as error:
+        return _broken(frame, str(error))
+    if not _ids_are_readable(value):
+        return _broken(frame, "")
+    return _invocation(value, frame, sha256(canonical.encode(value)).digest())
+
+
+def _invocation(value: TransportInvocation, frame: bytes, identity: bytes) -> Invocation:
+    request = canonical.encode(value.request)
+    return Invocation(
+        value=value,
+        frame_bytes=len(frame),
+        request_bytes=len(request),
+        identity=identity,
+        request_sha256=sha256(request).digest(),
+    )
+
+
+def _ids_are_readable(value: TransportInvocation) -> bool:
+    return is_id(value.caller_runtime_id) and is_id(value.request.request_id)
+
+
+def _broken(frame: bytes, complaint: str) -> BrokenInvocation | BadFrame:
+    """Refused(Malformed) where the ids can be read, so that the caller can match the answer; else malformed_frame."""
+    try:
+        ids = _ids.decode(frame)
+        caller, request = _string(ids.caller_runtime_id), _request_ids.decode(ids.request)
+    except msgspec.MsgspecError:
+        return BadFrame("malformed_frame", f"an invocation whose ids can't be read ({complaint})")
+    request_id = _string(request.request_id)
+    if caller is None or request_id is None or not is_id(caller) or not is_id(request_id):
+        return BadFrame(
+            "malformed_frame",
+            "an invocation whose caller_runtime_id or request.request_id is no id (1 to 256 bytes of 0x21 to 0x7e)",
+        )
+    return BrokenInvocation(caller, request_id, len(frame), complaint)
+
+
+def _string(encoded: Raw) -> str | None:
+    try:
+        return _strings.decode(encoded)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,71 @@
+"""Length-prefixed framing, as bytes in and frames out.
+
+`FrameSplitter` knows nothing of sockets or time: it is fed what arrived and
+says what comes next. It never holds a buffer for a frame that is too large,
+and it gives one frame at a time, so that the caller decides it before the
+next is looked at. Source: CONTRACT section 1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX_BYTES: Final = 4
+FRAME_BYTES_LIMIT: Final = 2**24 - 1  # so the first byte of every frame is zero
+
+
+class FrameSize(ValueError):
+    """A length that no frame can have: the stream can't be followed any further."""
+
+
+class FrameSplitter:
+    """Splits a byte stream into frames; any split of the stream gives the same frames.
+
+    `feed` takes bytes in; `next_frame` gives the next whole frame without its
+    prefix, None while more bytes are needed, and raises FrameSize for a
+    length of 0 or above the bound.
+    """
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        assert 0 < frame_bytes_max <= FRAME_BYTES_LIMIT
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+
+    def feed(self, received: bytes) -> None:
+        self._buffer += received
+
+    @property
+    def in_frame(self) -> bool:
+        """Whether a frame has begun that is not whole yet or not taken yet."""
+        return bool(self._buffer)
+
+    def wanted_bytes(self) -> int | None:
+        """The declared length of the frame that has begun; None until its prefix is whole; may raise FrameSize."""
+        buffer = self._buffer
+        if buffer and buffer[0] != 0:
+            raise FrameSize(self._stray(buffer[0]))
+        if len(buffer) < PREFIX_BYTES:
+            return None
+        length = int.from_bytes(buffer[:PREFIX_BYTES], "big")
+        if not 0 < length <= self._frame_bytes_max:
+            raise FrameSize(f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken")
+        return length
+
+    def next_frame(self) -> bytes | None:
+        length = self.wanted_bytes()
+        if length is None or len(self._buffer) < PREFIX_BYTES + length:
+            return None
+        frame = bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length])
+        del self._buffer[: PREFIX_BYTES + length]
+        return frame
+
+    def _stray(self, first: int) -> str:
+        known = {0x16: "this looks like TLS", **dict.fromkeys(b"GHPODCT", "this looks like HTTP")}
+        hint = known.get(first, "the first byte of a frame's length is always zero")
+        return f"{hint}; send a 4-byte big-endian length of at most {self._frame_bytes_max} and one MessagePack map"
+
+
+def framed(encoded: bytes) -> bytes:
+    """The bytes that go over the socket for one encoded value."""
+    assert 0 < len(encoded) <= FRAME_BYTES_LIMIT
+    return len(encoded).to_bytes(PREFIX_BYTES, "big") + encoded
