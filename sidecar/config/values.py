@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from sidecar.contract.values import PriceRow
+from sidecar.rules.pricing import DatedPrice
 
 
 class CredentialName(Struct, frozen=True):
@@ -74,13 +74,6 @@ class Connector(Struct, frozen=True, kw_only=True):
     body_bytes_max: int
     usage: Literal["required", "bound", "estimate"]
     settings: Mapping[str, Any]
-
-
-class DatedPrice(Struct, frozen=True, kw_only=True):
-    """A price row and the instant from which it is in force (0: always was)."""
-
-    from_unix_ms: int
-    row: PriceRow
 
 
 class Model(Struct, frozen=True, kw_only=True):

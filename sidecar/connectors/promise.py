@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -56,15 +56,11 @@ class Lowered(Struct, frozen=True, kw_only=True):
     call_ids: frozenset[str]
 
 
-Lost = Literal["nothing", "unknown"]
-
-
 class Ended(Struct, frozen=True, kw_only=True):
     """How the provider's part ended.
 
     Completed when `stop_reason` is set, else failed with `kind` and `message`.
-    `usage` None means that it is not known. `cut` says that the stream was
-    given up before its end for size.
+    `usage` None means that it is not known.
     """
 
     stop_reason: StopReason | None = None
@@ -83,8 +79,8 @@ class Answer:
 
     Neighbouring text deltas are joined into one event. `sent` turns true just
     before the first byte of the request may leave; from then on a failure
-    without usage costs the whole reservation. `first_event` and `event` are
-    called for the clock and for live events.
+    without usage costs the whole reservation. `on_event` hears every piece as it
+    comes, for the clock and for live events.
     """
 
     def __init__(
