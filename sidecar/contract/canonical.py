@@ -7,6 +7,7 @@ Source: CONTRACT section 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
@@ -24,3 +25,9 @@ def encode(value: Value) -> bytes:
 def digest(encoded: bytes) -> Digest:
     """SHA-256 as the wire carries it: 32 integers."""
     return tuple(sha256(encoded).digest())
+
+
+def length_of_array(values: Sequence[Value]) -> int:
+    """How many canonical bytes an array of values takes."""
+    encoded: bytes = _encoder.encode(values)
+    return len(encoded)

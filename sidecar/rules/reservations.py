@@ -1,0 +1,104 @@
+"""Who holds which slot and how much money, from reservation to settlement.
+
+One `Reservations` holds everything that two racing invocations could both
+want: the request ids that are live, the slots of the daemon, the callers and
+the connectors, and each caller's account. All methods are synchronous, so
+that a decision made of several of them is one decision as long as nothing is
+awaited in between. Source: CONTRACT section 3, rules 9 and 12 to 14.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from sidecar.rules.windows import Account
+
+
+class Live(Struct, frozen=True, kw_only=True):
+    """A request that has been admitted and has not ended: it holds a slot and its worst case."""
+
+    caller: str
+    request_id: str
+    connector: str
+    identity: bytes
+    reservation_micro_usd: int
+    admitted_at_unix_ms: int
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How many requests may run at once; daemon-wide, by caller and by connector name."""
+
+    daemon: int
+    callers: Mapping[str, int]
+    connectors: Mapping[str, int]
+
+
+class Reservations:
+    """The live requests and the accounts they reserve from; never over a limit or a ceiling."""
+
+    def __init__(self, limits: Limits, accounts: Mapping[str, Account]) -> None:
+        self._limits = limits
+        self._accounts = accounts
+        self._live: dict[tuple[str, str], Live] = {}
+        self._by_caller: Counter[str] = Counter()
+        self._by_connector: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def live(self, caller: str, request_id: str) -> Live | None:
+        return self._live.get((caller, request_id))
+
+    def full(self, caller: str, connector: str) -> str | None:
+        """Rule 12: whose slots are all in use, as a sentence; None when there is one for this request."""
+        for whose, used, limit in (
+            (f"the caller {caller}", self._by_caller[caller], self._limits.callers[caller]),
+            (f"the connector {connector}", self._by_connector[connector], self._limits.connectors[connector]),
+            ("the daemon", len(self._live), self._limits.daemon),
+        ):
+            if used >= limit:
+                return f"{whose} has {used} of {limit} requests running"
+        return None
+
+    def over_ceiling(self, caller: str, now_unix_ms: int, amount_micro_usd: int) -> str | None:
+        """Rule 13: how the ceiling would be passed, as a sentence; None when the amount fits (exactly at it fits)."""
+        account = self._accounts[caller]
+        if account.allows(now_unix_ms, amount_micro_usd):
+            return None
+        start = account.window_start(now_unix_ms)
+        return (
+            f"{amount_micro_usd} micro-USD are needed, {account.spent(start)} spent and {account.reserved(start)}"
+            f" reserved of {account.ceiling_micro_usd} in the window of {account.window_seconds} s from {start}"
+        )
+
+    def take(self, live: Live) -> None:
+        """Slot, id and money are this request's from here on."""
+        key = (live.caller, live.request_id)
+        assert key not in self._live, "a live id is taken twice"
+        assert self.full(live.caller, live.connector) is None, "a slot is taken that is not there"
+        self._accounts[live.caller].reserve(live.admitted_at_unix_ms, live.reservation_micro_usd)
+        self._live[key] = live
+        self._by_caller[live.caller] += 1
+        self._by_connector[live.connector] += 1
+
+    def settle(self, live: Live, charge_micro_usd: int) -> None:
+        """The request is complete on disk: the slot is free, the charge stands in place of the reservation."""
+        self._leave(live)
+        self._accounts[live.caller].settle(live.admitted_at_unix_ms, live.reservation_micro_usd, charge_micro_usd)
+
+    def release(self, live: Live) -> None:
+        """The request never began: slot and money are free."""
+        self._leave(live)
+        self._accounts[live.caller].release(live.admitted_at_unix_ms, live.reservation_micro_usd)
+
+    def strand(self, live: Live) -> None:
+        """The request began and can't be completed: the slot is free, the reservation stays."""
+        self._leave(live)
+
+    def _leave(self, live: Live) -> None:
+        del self._live[live.caller, live.request_id]
+        self._by_caller[live.caller] -= 1
+        self._by_connector[live.connector] -= 1

@@ -1,0 +1,225 @@
+"""One connection: frames in, decisions in order, answers out as they finish.
+
+An idle connection is one task, its reader. The reader decides each frame
+before it looks at the next one, and waits for neither disk nor provider;
+replays and admitted requests go on in tasks that belong to the daemon
+(`start_request`), so that a caller that hangs up doesn't stop what is paid for. A writer task lives only while
+there is something to write. A client that doesn't read its answers is not read
+from any further, so its backlog is bounded by what it had already been
+admitted for. Source: CONTRACT section 1.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from sidecar.contract.frames import BadFrame, parse
+from sidecar.rules.framing import FrameSize, FrameSplitter, framed
+from sidecar.service.exchange import Admitted, Answered, Exchange, Replay, error_frame
+from sidecar.service.held import HeldBytes
+
+_RECEIVE_BYTES: Final = 65_536
+_UNSENT_BYTES_MAX: Final = 1_048_576  # above this, the connection is not read from
+_REPLAYS_MAX: Final = 16  # read back from disk at once for one connection
+_DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
+
+
+StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+class Stream(Protocol):
+    """A two-way byte stream that can end its sending side; trio.SocketStream is one."""
+
+    async def send_all(self, outgoing: bytes) -> None: ...
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray: ...
+    async def send_eof(self) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class _CutOff(Exception):
+    """This connection can't go on; the frame says why."""
+
+    def __init__(self, frame: bytes) -> None:
+        super().__init__()
+        self.frame = frame
+
+
+class Connection:
+    """Serves one connected peer until it has no more frames and no more answers."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        callers: frozenset[str],
+        exchange: Exchange,
+        held: HeldBytes,
+        *,
+        frame_bytes_max: int,
+        frame_timeout_seconds: float,
+        start_request: StartSoon,
+        start_writer: StartSoon,
+    ) -> None:
+        self._stream = stream
+        self._callers = callers
+        self._exchange = exchange
+        self._held = held
+        self._splitter = FrameSplitter(frame_bytes_max)
+        self._frame_timeout_seconds = frame_timeout_seconds
+        self._start_request = start_request
+        self._start_writer = start_writer
+        self._outgoing: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._writing = False
+        self._broken = False
+        self._under_way = 0
+        self._replaying = 0
+        self._changed = trio.Event()
+
+    async def serve(self) -> None:
+        """Reads until end of file, lets the answers under way go out, and closes."""
+        try:
+            await self._read_frames()
+            await self._until(lambda: self._broken or (self._under_way == 0 and not self._writing))
+        except _CutOff as cut:
+            await self._cut_off(cut.frame)
+        finally:
+            self._broken = True
+            await self._stream.aclose()
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    async def _read_frames(self) -> None:
+        while not self._broken:
+            try:
+                frame = await self._next_frame()
+            except FrameSize as fault:
+                raise _CutOff(error_frame("frame_size", str(fault))) from fault
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._broken = True
+                return
+            if frame is None:
+                return
+            self._take(frame)
+            await self._until(
+                lambda: self._broken or (self._unsent_bytes <= _UNSENT_BYTES_MAX and self._replaying < _REPLAYS_MAX)
+            )
+
+    async def _next_frame(self) -> bytes | None:
+        """The next whole frame, with its bytes taken from what may be held; None at end of file."""
+        deadline = trio.current_time() + self._frame_timeout_seconds
+        held: int | None = None
+        whole = False
+        try:
+            while True:
+                wanted = self._splitter.wanted_bytes()
+                if wanted is not None and held is None:
+                    paused_at = trio.current_time()
+                    await self._held.take(wanted)
+                    held = wanted
+                    deadline += trio.current_time() - paused_at  # time in which we don't read is not counted
+                frame = self._splitter.next_frame()
+                if frame is not None:
+                    whole = True
+                    return frame
+                began = self._splitter.in_frame
+                with trio.move_on_at(deadline) if began else trio.CancelScope() as patience:
+                    received = await self._stream.receive_some(_RECEIVE_BYTES)
+                if patience.cancelled_caught:
+                    raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
+                if not received:
+                    return None  # also in the middle of a frame: there is nobody left to tell
+                if not began:
+                    deadline = trio.current_time() + self._frame_timeout_seconds
+                self._splitter.feed(received)
+        finally:
+            if held is not None and not whole:
+                self._held.give_back(held)
+
+    def _timeout_message(self) -> str:
+        return f"a frame must be whole {self._frame_timeout_seconds:g} s after its first byte"
+
+    # --- deciding ---------------------------------------------------------------------------------------------
+
+    def _take(self, frame: bytes) -> None:
+        """Decides one frame. Its bytes stay held while an admitted request runs, and are given back otherwise."""
+        parsed = parse(frame)
+        if isinstance(parsed, BadFrame):
+            decision: Answered | Replay | Admitted = Answered(error_frame(parsed.code, parsed.message))
+        else:
+            decision = self._exchange.decide(parsed, self._callers)
+        if isinstance(decision, Admitted):
+            self._under_way += 1
+            self._start_request(partial(self._carry, decision, len(frame)))
+            return
+        self._held.give_back(len(frame))
+        if isinstance(decision, Answered):
+            self._send(decision.frame)
+        else:
+            self._under_way += 1
+            self._replaying += 1
+            self._start_request(partial(self._replay, decision))
+
+    async def _carry(self, admitted: Admitted, held_bytes: int) -> None:
+        answer = await self._exchange.carry(admitted)
+        self._held.give_back(held_bytes)
+        self._finish(answer)
+
+    async def _replay(self, replay: Replay) -> None:
+        answer = await self._exchange.replay(replay)
+        self._replaying -= 1
+        self._finish(answer)
+
+    def _finish(self, answer: bytes) -> None:
+        self._under_way -= 1
+        self._send(answer)
+        self._wake()
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def _send(self, frame: bytes) -> None:
+        if self._broken:
+            return
+        self._outgoing.append(framed(frame))
+        self._unsent_bytes += len(frame)
+        if not self._writing:
+            self._writing = True
+            self._start_writer(self._write)
+
+    async def _write(self) -> None:
+        try:
+            while self._outgoing and not self._broken:
+                outgoing = self._outgoing.popleft()
+                await self._stream.send_all(outgoing)
+                self._unsent_bytes -= len(outgoing) - 4
+                self._wake()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._broken = True
+        finally:
+            self._writing = False
+            self._wake()
+
+    async def _cut_off(self, why: bytes) -> None:
+        """Sends why, ends the sending side, and briefly discards what still comes, so that why can be read."""
+        with trio.move_on_after(_DISCARD_SECONDS):
+            await self._until(lambda: self._broken or not self._writing)
+            self._broken = True  # an answer that finishes from here on is not written: the caller can replay it
+            try:
+                await self._stream.send_all(framed(why))
+                await self._stream.send_eof()
+                while await self._stream.receive_some(_RECEIVE_BYTES):
+                    pass
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed = trio.Event()
+            await self._changed.wait()

@@ -1,0 +1,198 @@
+"""The daemon: who is wired to whom, and what starts and ends when.
+
+    run
+    +-- ledger.running()          the commit thread and the spare preparer
+        +-- requests              admitted requests and replays; nothing cancels them, what ends them is their own end
+            +-- connections       the accept loop, one reader a connection, a writer while there is work
+            +-- watch             signals, the ledger's health; decides how it all ends
+
+An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
+`drain_seconds_max`, a second signal shortens it, the rest is cancelled and
+recorded; exit 0. A poisoned ledger: running calls are dropped, what is durable
+is answered for at most ten seconds, exit 74. A ledger that doesn't answer past
+the drain: the process ends with 74, since its thread can't be waited for.
+Source: CONTRACT sections 4 and 6.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+import trio
+
+from sidecar.config.values import Config
+from sidecar.connectors.promise import Connector
+from sidecar.ledger.face import LedgerFace
+from sidecar.ops.log import Log
+from sidecar.rules.reservations import Limits, Reservations
+from sidecar.rules.windows import Account
+from sidecar.service.connection import Connection
+from sidecar.service.exchange import Exchange
+from sidecar.service.held import HeldBytes
+from sidecar.service.listener import Bound, Doorkeeper
+
+DISK_ERROR: Final = os.EX_IOERR
+_POISONED_SECONDS_MAX: Final = 10.0  # CONTRACT section 4
+_LEDGER_SECONDS_MAX: Final = 10.0  # how long past the drain the ledger may take to answer
+_FLUSH_SECONDS_MAX: Final = 2.0  # how long the last answers may take to be read
+
+
+def unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def make_accounts(config: Config) -> dict[str, Account]:
+    """An empty account for every caller, by its ceiling and window of today."""
+    return {
+        caller.id: Account(caller.spend_window_seconds, caller.spend_ceiling_micro_usd)
+        for caller in config.callers.values()
+    }
+
+
+def make_reservations(config: Config, accounts: Mapping[str, Account]) -> Reservations:
+    limits = Limits(
+        daemon=config.daemon.requests_in_flight_max,
+        callers={caller.id: caller.concurrent_requests_max for caller in config.callers.values()},
+        connectors={kept.name: kept.concurrent_requests_max for kept in config.connectors.values()},
+    )
+    return Reservations(limits, accounts)
+
+
+class _Tasks:
+    """Tasks of one kind in a nursery, counted, so that their absence can be waited for."""
+
+    def __init__(self, nursery: trio.Nursery, changed: trio.lowlevel.ParkingLot) -> None:
+        self._nursery = nursery
+        self._changed = changed
+        self.count = 0
+
+    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        self.count += 1
+        self._nursery.start_soon(self._counted, task)
+
+    async def _counted(self, task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await task()
+        finally:
+            self.count -= 1
+            self._changed.unpark_all()
+
+
+class Daemon:
+    """Serves until it is told to stop or its ledger fails; `run` returns the exit code."""
+
+    def __init__(
+        self,
+        config: Config,
+        connectors: Mapping[str, Connector],
+        ledger: LedgerFace,
+        reservations: Reservations,
+        log: Log,
+        *,
+        clock_unix_ms: Callable[[], int] = unix_ms,
+        die: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._config = config
+        self._connectors = connectors
+        self._ledger = ledger
+        self._log = log
+        self._die = die
+        self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms)
+        self._held = HeldBytes(config.daemon.frames_held_bytes_max)
+        self._changed = trio.lowlevel.ParkingLot()
+        self._hurry = trio.Event()
+
+    async def run(self, bound: Bound) -> int:
+        """From the first accept to the exit code. The ledger is closed when this returns."""
+        async with self._ledger.running(), trio.open_nursery() as requests, trio.open_nursery() as connections:
+            self._requests = _Tasks(requests, self._changed)
+            self._writers = _Tasks(connections, self._changed)
+            self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
+            connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
+            self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
+            code = await self._first_end()
+            connections.cancel_scope.cancel()
+        for connector in self._connectors.values():
+            await connector.aclose()
+        self._log.info("stopped", exit_code=code)
+        return code
+
+    async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
+        daemon = self._config.daemon
+        connection = Connection(
+            stream,
+            callers,
+            self._exchange,
+            self._held,
+            frame_bytes_max=daemon.frame_bytes_max,
+            frame_timeout_seconds=daemon.frame_timeout_seconds,
+            start_request=self._requests.start_soon,
+            start_writer=self._writers.start_soon,
+        )
+        try:
+            await connection.serve()
+        finally:
+            self._changed.unpark_all()
+
+    # --- how it ends ------------------------------------------------------------------------------------------
+
+    async def _first_end(self) -> int:
+        """The exit code of whichever end comes first."""
+        codes: list[int] = []
+
+        async def end(way: Callable[[], Awaitable[int]]) -> None:
+            codes.append(await way())
+            ways.cancel_scope.cancel()
+
+        async with trio.open_nursery() as ways:
+            ways.start_soon(end, self._drain)
+            ways.start_soon(end, self._poisoned)
+        return codes[0]
+
+    async def _drain(self) -> int:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            await anext(signals)
+            self._log.info("draining", running=self._requests.count, seconds_max=self._config.daemon.drain_seconds_max)
+            self._exchange.draining = True
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._second_signal, signals)
+                await self._finish_requests()
+                nursery.cancel_scope.cancel()
+        with trio.move_on_after(_FLUSH_SECONDS_MAX):
+            await self._until(lambda: self._writers.count == 0)
+        return os.EX_OK
+
+    async def _second_signal(self, signals: AsyncIterator[int]) -> None:
+        await anext(signals)
+        self._hurry.set()
+        self._changed.unpark_all()
+
+    async def _finish_requests(self) -> None:
+        with trio.move_on_after(self._config.daemon.drain_seconds_max):
+            await self._until(lambda: self._requests.count == 0 or self._hurry.is_set())
+        if self._requests.count:
+            self._log.warning("cancelling", running=self._requests.count)
+        self._exchange.stop("the daemon was stopped while this request ran")
+        with trio.move_on_after(_LEDGER_SECONDS_MAX) as patience:
+            await self._until(lambda: self._requests.count == 0)
+        if patience.cancelled_caught and self._requests.count:
+            self._log.error("ledger_silent", running=self._requests.count, seconds=_LEDGER_SECONDS_MAX)
+            self._die(DISK_ERROR)
+
+    async def _poisoned(self) -> int:
+        await self._ledger.wait_poisoned()
+        self._log.error("ledger_poisoned", why=self._ledger.poisoned or "")
+        self._exchange.stop("the ledger failed")
+        with trio.move_on_after(_POISONED_SECONDS_MAX):
+            await self._until(lambda: self._requests.count == 0 and self._doorkeeper.connections == 0)
+        return DISK_ERROR
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.park()

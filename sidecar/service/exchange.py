@@ -1,0 +1,394 @@
+"""One exchange: the road from a read frame to an answer. Only this module knows its order.
+
+Three promises: no spend without a begin on disk; no answer without a complete
+on disk; every begin meets at most one complete.
+
+`decide` is rules 1 to 13 in the contract's order and awaits nothing, so that a
+replay look-up, a slot and a reservation are one decision. `carry` is what
+follows for an admitted request: begin (durable), the connector under the
+deadline, complete (durable), answer. The wait for the ledger is the one wait
+that nothing cancels. Source: CONTRACT sections 3 to 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+from msgspec import Struct
+
+from sidecar.config.values import Caller, Config, Model
+from sidecar.connectors.promise import Answer, Connector, Lowered, Rejected, ResponseTooLarge
+from sidecar.contract import canonical
+from sidecar.contract.frames import BrokenInvocation, Invocation
+from sidecar.contract.values import (
+    TRANSPORT_ERROR,
+    BeginRecord,
+    CompletedRecord,
+    PriceRow,
+    ProviderRequest,
+    Refusal,
+    TransportError,
+    TransportErrorCode,
+    TransportEventPayload,
+    refused,
+)
+from sidecar.ledger.face import LedgerFace, Place, Recorded
+from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ops.log import Log
+from sidecar.rules import admission, invocation
+from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
+from sidecar.rules.reservations import Live, Reservations
+from sidecar.service import settlement
+from sidecar.service.settlement import Settled
+
+
+class Answered(Struct, frozen=True):
+    """Decided: this frame is the whole answer (a refusal, or a transport error)."""
+
+    frame: bytes
+
+
+class Replay(Struct, frozen=True):
+    """Decided: the answer is on record."""
+
+    caller: str
+    request_id: str
+    recorded: Recorded
+
+
+class Admitted(Struct, frozen=True, kw_only=True):
+    """Decided: this request holds its slot and its worst case, and is to be carried."""
+
+    live: Live
+    begin: BeginRecord
+    lowered: Lowered
+    deadline: float  # on Trio's clock, seconds
+
+
+Decision = Answered | Replay | Admitted
+
+
+class Refused(Exception):
+    """A rule applies: its refusal, and for the log what was needed."""
+
+    def __init__(self, refusal: Refusal, why: str) -> None:
+        super().__init__(why)
+        self.refusal = refusal
+
+
+class _Terms(Struct, frozen=True):
+    """Under which a request is admitted: its model, the price rows of the instant, its bounds."""
+
+    model: Model
+    rows: tuple[PriceRow, ...]
+    input_bound_tokens: int
+    worst_case_micro_usd: int
+
+
+def error_frame(
+    code: TransportErrorCode, message: str, caller: str | None = None, request_id: str | None = None
+) -> bytes:
+    """The canonical transport error, without its length prefix."""
+    return canonical.encode(
+        TransportError(
+            schema_id=TRANSPORT_ERROR, code=code, message=message, caller_runtime_id=caller, request_id=request_id
+        )
+    )
+
+
+def _refuse(refusal: Refusal, why: str | None) -> None:
+    if why is not None:
+        raise Refused(refusal, why)
+
+
+class Exchange:
+    """Decides and carries every invocation of one daemon."""
+
+    def __init__(
+        self,
+        config: Config,
+        connectors: Mapping[str, Connector],
+        ledger: LedgerFace,
+        reservations: Reservations,
+        log: Log,
+        clock_unix_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._connectors = connectors
+        self._ledger = ledger
+        self._reservations = reservations
+        self._log = log
+        self._clock_unix_ms = clock_unix_ms
+        self._scopes: set[trio.CancelScope] = set()
+        self._stopped: str | None = None
+        self.draining = False
+
+    # --- rules 1 to 13 and the reservation: one decision, nothing awaited -------------------------------------
+
+    def decide(self, frame: Invocation | BrokenInvocation, callers: frozenset[str]) -> Decision:
+        """The first rule of section 3 that applies, for a peer that may call as `callers`."""
+        caller_id, request_id = _ids(frame)
+        try:
+            return self._decide(frame, caller_id, request_id, callers)
+        except Refused as refusal:
+            self._log.info("refused", refusal=refusal.refusal, caller=caller_id, request=request_id, why=str(refusal))
+            return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
+
+    def _decide(
+        self, frame: Invocation | BrokenInvocation, caller_id: str, request_id: str, callers: frozenset[str]
+    ) -> Decision:
+        now_unix_ms = self._clock_unix_ms()
+        caller = self._config.callers.get(caller_id)
+        if caller is None or caller_id not in callers:
+            raise Refused("IdentitySubstitution", "this peer may not call as this caller")  # 1
+        reserved = self._reserved_before(frame, caller_id, request_id)
+        if reserved is None and frame.frame_bytes > caller.payload_bytes_max:
+            raise Refused("PayloadBound", f"{frame.frame_bytes} bytes, at most {caller.payload_bytes_max}")  # 2
+        if isinstance(frame, BrokenInvocation):
+            raise Refused("Malformed", frame.complaint)  # 3
+        asked = frame.value
+        _refuse("Malformed", invocation.complaint(asked))
+        terms = None
+        if reserved is None:
+            model = self._rules_4_to_7(frame, caller, now_unix_ms)
+            terms = _terms(frame, model, now_unix_ms)
+            reserved = terms.worst_case_micro_usd
+        _refuse("CostBound", admission.over_cost(reserved, max_cost_micro_usd=asked.max_cost_micro_usd))  # 8
+        replay = self._rule_9(frame.identity, caller_id, request_id)
+        if replay is not None:
+            return replay
+        assert terms is not None, "a request on record is answered by rule 9"
+        lowered, dropped = self._rules_10_and_11(asked.request, caller, terms.model)
+        _refuse("Capacity", self._reservations.full(caller_id, terms.model.connector))  # 12
+        _refuse("SpendCeiling", self._reservations.over_ceiling(caller_id, now_unix_ms, reserved))  # 13
+        if self.draining:
+            return Answered(error_frame("shutting_down", "the daemon is stopping", caller_id, request_id))
+        return self._reserve(frame, terms, lowered, dropped, now_unix_ms)  # 14 begins here, in memory
+
+    def _reserved_before(self, frame: Invocation | BrokenInvocation, caller_id: str, request_id: str) -> int | None:
+        """What this very identity reserved when it was admitted; None if it never was."""
+        if isinstance(frame, BrokenInvocation):
+            return None
+        on_record = self._reservations.live(caller_id, request_id) or self._ledger.find(caller_id, request_id)
+        if on_record is None or on_record.identity != frame.identity:
+            return None
+        return on_record.reservation_micro_usd
+
+    def _rules_4_to_7(self, frame: Invocation, caller: Caller, now_unix_ms: int) -> Model:
+        asked, request = frame.value, frame.value.request
+        late = admission.expired(
+            asked.expires_at_unix_ms,
+            now_unix_ms=now_unix_ms,
+            expiry_skew_seconds_max=self._config.daemon.expiry_skew_seconds_max,
+            low_water_unix_ms=self._ledger.low_water_unix_ms,
+        )
+        _refuse("Expired", late)  # 4
+        _refuse("ProviderDigestSubstitution", admission.wrong_digest(frame))  # 5
+        model = self._config.models.get(request.model)
+        if model is None or request.model not in caller.models or model.connector not in self._connectors:
+            raise Refused("ModelNotAllowed", f"{request.model!r:.80} is not served to this caller")  # 6
+        over = admission.over_output(
+            request.max_output_tokens, caller_max=caller.output_tokens_max, model_max=model.output_tokens_max
+        )
+        _refuse("OutputBound", over)  # 7
+        return model
+
+    def _rule_9(self, identity: bytes, caller_id: str, request_id: str) -> Replay | None:
+        live = self._reservations.live(caller_id, request_id)
+        recorded = None if live else self._ledger.find(caller_id, request_id)
+        if live is None and recorded is None:
+            return None
+        if (live or recorded).identity != identity:  # type: ignore[union-attr]  # one of the two is there
+            raise Refused("ReplayConflict", "another invocation is on record under this id")
+        if live is not None:
+            raise Refused("InFlight", "this request is running")
+        assert recorded is not None
+        if recorded.completed is None:
+            raise Refused("Indeterminate", "this request began, and how it ended is not known")
+        return Replay(caller_id, request_id, recorded)
+
+    def _rules_10_and_11(self, request: ProviderRequest, caller: Caller, model: Model) -> tuple[Lowered, int]:
+        usable, dropped = admission.without_foreign_states(request, model.connector)
+        if dropped and caller.foreign_reasoning == "refuse":
+            raise Refused("ForeignReasoningState", f"{dropped} reasoning states are not of {model.connector}")  # 10
+        if not usable.input:
+            raise Refused("ProviderRejected", "nothing is left of the input without foreign reasoning states")
+        try:
+            lowered = self._connectors[model.connector].lower(usable, model.upstream)
+        except Rejected as rejected:
+            raise Refused("ProviderRejected", str(rejected)) from rejected  # 11
+        return lowered, dropped + lowered.states_dropped
+
+    def _reserve(self, frame: Invocation, terms: _Terms, lowered: Lowered, dropped: int, now_unix_ms: int) -> Admitted:
+        asked, request, model = frame.value, frame.value.request, terms.model
+        connector = self._config.connectors[model.connector]
+        live = Live(
+            caller=asked.caller_runtime_id,
+            request_id=request.request_id,
+            connector=connector.name,
+            identity=frame.identity,
+            reservation_micro_usd=terms.worst_case_micro_usd,
+            admitted_at_unix_ms=now_unix_ms,
+        )
+        begin = BeginRecord(
+            caller_runtime_id=live.caller,
+            request_id=live.request_id,
+            identity_sha256=tuple(frame.identity),
+            native_request_sha256=asked.native_request_sha256,
+            provider_request_sha256=asked.provider_request_sha256,
+            model=model.name,
+            upstream=model.upstream,
+            provider=connector.name,
+            admitted_at_unix_ms=now_unix_ms,
+            expires_at_unix_ms=asked.expires_at_unix_ms,
+            input_bound_tokens=terms.input_bound_tokens,
+            max_output_tokens=request.max_output_tokens,
+            reservation_micro_usd=terms.worst_case_micro_usd,
+            foreign_reasoning_dropped=dropped,
+            prices=terms.rows,
+            cache_retention=request.cache_retention,
+        )
+        self._reservations.take(live)
+        left_seconds = min((asked.expires_at_unix_ms - now_unix_ms) / 1000, connector.time_limit_seconds)
+        return Admitted(live=live, begin=begin, lowered=lowered, deadline=trio.current_time() + left_seconds)
+
+    # --- step 14 and after: begin, ask, complete, answer ------------------------------------------------------
+
+    async def carry(self, admitted: Admitted) -> bytes:
+        """The answer's frame (without prefix) for an admitted request, once it is on disk; or a transport error."""
+        live, begin = admitted.live, admitted.begin
+        try:
+            place = await self._ledger.begin(begin)
+        except LedgerUnavailable as fault:
+            self._reservations.release(live)
+            return self._unavailable(live, fault)
+        try:
+            record = await self._ask_and_record(admitted, place)
+        except LedgerUnavailable as fault:
+            self._reservations.strand(live)
+            return self._unavailable(live, fault)
+        self._reservations.settle(live, record.charge_micro_usd)
+        self._log_end(begin, record)
+        return record.response[len(settlement.AS_IS) :]
+
+    async def _ask_and_record(self, admitted: Admitted, place: Place) -> CompletedRecord:
+        begin, connector = admitted.begin, self._config.connectors[admitted.live.connector]
+        first_event_at: list[int] = []
+
+        def heard(_: TransportEventPayload) -> None:
+            if not first_event_at:
+                first_event_at.append(self._clock_unix_ms())
+
+        answer = Answer(admitted.lowered.call_ids, connector.response_bytes_max, on_event=heard)
+        await self._ask(admitted, answer)
+        assert answer.ended is not None
+        settled = settlement.settle(begin, answer.ended, answer.events(), tuple(answer.notes), connector.usage)
+        record = self._fitting_record(begin, settled, place, first_event_at[0] if first_event_at else None)
+        await self._ledger.complete(begin, record)
+        return record
+
+    async def _ask(self, admitted: Admitted, answer: Answer) -> None:
+        """The connector under the deadline; the answer has ended when this returns. Raises LedgerUnavailable."""
+        connector = self._connectors[admitted.live.connector]
+        if self._ledger.poisoned:
+            raise LedgerUnavailable(self._ledger.poisoned)
+        if self._stopped:
+            answer.fail("unavailable", self._stopped)
+        elif trio.current_time() >= admitted.deadline:
+            answer.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
+        else:
+            with trio.CancelScope(deadline=admitted.deadline) as scope:
+                self._scopes.add(scope)
+                try:
+                    await connector.exchange(admitted.lowered, answer)
+                except ResponseTooLarge:
+                    assert answer.ended is not None
+                except Exception as bug:
+                    # A connector's bug must not take the daemon, or this request's slot and record, with it.
+                    self._log.error("connector_bug", connector=admitted.live.connector, error=bug)
+                    answer.fail("provider", f"the connector broke: {type(bug).__name__}")
+                finally:
+                    self._scopes.remove(scope)
+            if self._ledger.poisoned:
+                raise LedgerUnavailable(self._ledger.poisoned)
+            if scope.cancelled_caught and self._stopped:
+                answer.fail("unavailable", self._stopped)
+            elif scope.cancelled_caught:
+                answer.fail("timeout", "the deadline passed before the provider had ended")
+            answer.fail("provider", "the connector returned without an end")  # ignored where there is one
+
+    def _fitting_record(
+        self, begin: BeginRecord, settled: Settled, place: Place, first_event_at_unix_ms: int | None
+    ) -> CompletedRecord:
+        """The record with the whole answer, or with `result_size` where a bound or the ledger's room is too small."""
+        frame_bytes_max = self._config.daemon.frame_bytes_max
+
+        def made(settled: Settled) -> CompletedRecord:
+            return settlement.completed_record(
+                settled,
+                settlement.result_frame(begin, settled),
+                begin_segment=place.segment,
+                begin_offset=place.offset,
+                completed_at_unix_ms=self._clock_unix_ms(),
+                first_event_at_unix_ms=first_event_at_unix_ms,
+            )
+
+        record = made(settled)
+        if len(record.response) - len(settlement.AS_IS) > frame_bytes_max:
+            return made(settlement.too_large(begin, settled, f"the result's frame is over {frame_bytes_max} bytes"))
+        if not self._ledger.room_for(record):
+            return made(settlement.too_large(begin, settled, "the ledger has no room for the whole answer"))
+        return record
+
+    # --- replay, stopping, and what is said about it ----------------------------------------------------------
+
+    async def replay(self, replay: Replay) -> bytes:
+        """The recorded frame, byte for byte, read back from disk."""
+        try:
+            return await self._ledger.read_response(replay.recorded)
+        except LedgerUnavailable as fault:
+            self._log.error("replay_failed", caller=replay.caller, request=replay.request_id, why=str(fault))
+            return error_frame("ledger_unavailable", str(fault), replay.caller, replay.request_id)
+
+    def stop(self, why: str) -> None:
+        """Every running upstream call is dropped now; what is admitted later ends the same way."""
+        self._stopped = why
+        for scope in self._scopes:
+            scope.cancel()
+
+    def _unavailable(self, live: Live, fault: LedgerUnavailable) -> bytes:
+        self._log.error("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
+        return error_frame("ledger_unavailable", str(fault), live.caller, live.request_id)
+
+    def _log_end(self, begin: BeginRecord, record: CompletedRecord) -> None:
+        tell = self._log.warning if "over_run" in record.notes else self._log.info
+        tell(
+            "completed",
+            caller=begin.caller_runtime_id,
+            request=begin.request_id,
+            model=begin.model,
+            outcome=record.outcome,
+            charge_micro_usd=record.charge_micro_usd,
+            reserved_micro_usd=begin.reservation_micro_usd,
+            notes=",".join(record.notes),
+        )
+
+
+def _ids(frame: Invocation | BrokenInvocation) -> tuple[str, str]:
+    if isinstance(frame, BrokenInvocation):
+        return frame.caller_runtime_id, frame.request_id
+    return frame.value.caller_runtime_id, frame.value.request.request_id
+
+
+def _terms(frame: Invocation, model: Model, now_unix_ms: int) -> _Terms:
+    request = frame.value.request
+    rows = rows_in_force(model.prices, now_unix_ms)
+    bound = admission.input_bound(frame, model)
+    worst_case = worst_case_micro_usd(
+        rows,
+        input_bound_tokens=bound,
+        max_output_tokens=request.max_output_tokens,
+        retention=request.cache_retention,
+    )
+    return _Terms(model, rows, bound, worst_case)

@@ -1,0 +1,147 @@
+"""The socket: bound with its mode from the start, and every connection admitted or told why not.
+
+Whoever holds the ledger's lock may replace a stale socket, so there is nothing
+to guess about who owned it; anything that is not a socket is left alone. The
+umask is set before the bind, so there is no moment in which the socket is more
+open than it should be. Source: ECOSYSTEM section 2, CONTRACT sections 1 and 7.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from sidecar.config.values import Config
+from sidecar.contract.values import TransportErrorCode
+from sidecar.ops.log import Log
+from sidecar.rules.framing import framed
+from sidecar.service.exchange import error_frame
+from sidecar.service.peer import Peer, may_act, read_peer
+
+_BACKLOG: Final = 128
+_FAREWELL_SECONDS: Final = 1.0
+
+
+class SocketUnavailable(Exception):
+    """The socket can't be bound where the config wants it; the message says why."""
+
+
+def bind(path: Path, mode: int) -> socket.socket:
+    """A listening Unix socket at `path` with exactly this mode; replaces a socket that is there."""
+    try:
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            path.unlink()
+        else:
+            raise SocketUnavailable(f"{path} is there and is no socket; it is left alone")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise SocketUnavailable(f"{path}: {error.strerror}") from error
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o777 & ~mode)
+    try:
+        listening.bind(str(path))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise SocketUnavailable(f"{path}: {error.strerror}") from error
+    finally:
+        os.umask(umask)
+    return listening
+
+
+class Bound:
+    """The bound socket and the file it stands for, so that only our own file is removed at the end."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        self.socket = bind(path, mode)
+        self._path = path
+        self._file = os.lstat(path)
+
+    def remove(self) -> None:
+        self.socket.close()
+        try:
+            now = os.lstat(self._path)
+            if (now.st_dev, now.st_ino) == (self._file.st_dev, self._file.st_ino):
+                self._path.unlink()
+        except FileNotFoundError:
+            return
+
+
+Serve = Callable[[trio.SocketStream, frozenset[str]], Awaitable[None]]
+
+
+class Doorkeeper:
+    """Knows each connection's peer, counts connections, and lets in whom the config names."""
+
+    def __init__(self, config: Config, log: Log, serve: Serve, own_uid: int) -> None:
+        self._config = config
+        self._log = log
+        self._serve = serve
+        self._own_uid = own_uid
+        self._connections = 0
+        self._by_user: Counter[int] = Counter()
+
+    @property
+    def connections(self) -> int:
+        return self._connections
+
+    def callers_of(self, peer: Peer) -> frozenset[str]:
+        """What this peer may call as."""
+        return frozenset(c.id for c in self._config.callers.values() if may_act(c.peer, peer, self._own_uid))
+
+    def _is_operator(self, peer: Peer) -> bool:
+        return any(may_act(rule, peer, self._own_uid) for rule in self._config.operators)
+
+    async def welcome(self, stream: trio.SocketStream) -> None:
+        """One accepted connection from its first moment to its last."""
+        try:
+            peer = read_peer(stream.socket)
+        except OSError as error:
+            self._log.warning("peer_unknown", why=str(error))
+            await self._turn_away(stream, "not_admitted", "the kernel doesn't say who is calling")
+            return
+        callers = self.callers_of(peer)
+        if not callers and not self._is_operator(peer):
+            self._log.warning("not_admitted", uid=peer.uid, pid=peer.pid)
+            await self._turn_away(stream, "not_admitted", f"uid {peer.uid} may call as nobody here")
+            return
+        full = self._full(peer.uid)
+        if full:
+            self._log.warning("too_many_connections", uid=peer.uid, why=full)
+            await self._turn_away(stream, "too_many_connections", full)
+            return
+        self._connections += 1
+        self._by_user[peer.uid] += 1
+        try:
+            await self._serve(stream, callers)
+        finally:
+            self._connections -= 1
+            self._by_user[peer.uid] -= 1
+
+    def _full(self, uid: int) -> str | None:
+        daemon = self._config.daemon
+        if self._connections >= daemon.connections_max:
+            return f"{daemon.connections_max} connections are open, connections_max"
+        if self._by_user[uid] >= daemon.connections_per_user_max:
+            return f"{daemon.connections_per_user_max} connections of this user are open, connections_per_user_max"
+        return None
+
+    async def _turn_away(self, stream: trio.SocketStream, code: TransportErrorCode, why: str) -> None:
+        """Says why and closes; what the client has sent already is discarded, so that why can be read."""
+        with trio.move_on_after(_FAREWELL_SECONDS):
+            try:
+                await stream.send_all(framed(error_frame(code, why)))
+                await stream.send_eof()
+                while await stream.receive_some():
+                    pass
+            except trio.BrokenResourceError:
+                pass
+        await trio.aclose_forcefully(stream)
