@@ -135,7 +135,7 @@ class Connection:
                     return None  # also in the middle of a frame: there is nobody left to tell
                 if not began:
                     deadline = trio.current_time() + self._frame_timeout_seconds
-                self._splitter.feed(received)
+                self._splitter.feed(bytes(received))
         finally:
             if held is not None and not whole:
                 self._held.give_back(held)

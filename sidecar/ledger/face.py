@@ -1,0 +1,68 @@
+"""The ledger as the service sees it: what the one on disk and the one in memory for tests both are."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from msgspec import Struct
+
+from sidecar.contract.values import BeginRecord, CompletedRecord
+
+
+class Place(Struct, frozen=True):
+    """Where a record stands: the segment's number, and its first byte and length in that file."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """A request on record; `completed` None while nothing says how it ended. `identity` is 32 bytes."""
+
+    identity: bytes
+    reservation_micro_usd: int
+    admitted_at_unix_ms: int
+    begin: Place
+    completed: Place | None = None
+
+
+class LedgerFace(Protocol):
+    """Begins and completes, durably; finds what was recorded."""
+
+    @property
+    def low_water_unix_ms(self) -> int:
+        """Records of invocations that expire at or before this instant may have been dropped."""
+        ...
+
+    @property
+    def poisoned(self) -> str | None:
+        """Why nothing will ever be written again in this process; None while all is well."""
+        ...
+
+    async def wait_poisoned(self) -> None: ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """While this is entered, records can be written; leaving it closes the ledger."""
+        ...
+
+    def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
+        """What is on record under this id; memory only."""
+        ...
+
+    async def begin(self, record: BeginRecord) -> Place:
+        """Durable when it returns. Queued before its first await; nothing cancels it. Raises LedgerUnavailable."""
+        ...
+
+    def room_for(self, record: CompletedRecord) -> bool:
+        """Whether an answer of this size can be recorded now and every other live request still be settled."""
+        ...
+
+    async def complete(self, begin: BeginRecord, record: CompletedRecord) -> None:
+        """Durable when it returns; as `begin`. The request must be begun and not completed."""
+        ...
+
+    async def read_response(self, recorded: Recorded) -> bytes:
+        """The frame as it was sent, without its length prefix. Raises LedgerUnavailable if it can't be read back."""
+        ...

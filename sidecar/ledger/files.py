@@ -1,0 +1,103 @@
+"""The few file calls that a ledger makes, as one small port.
+
+The same ledger code runs on a fake that fails, writes short or forgets what
+was not synced. Every method raises OSError, and nothing here tries anything
+twice except to finish a write that the kernel took only part of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_IOV_MAX: Final = 512
+_ZEROS: Final = bytes(1 << 20)
+
+
+class DiskFiles:
+    """The real file system."""
+
+    def create(self, path: Path) -> int:
+        """A new file, for reading and writing; it must not be there yet."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def open_to_read(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def size(self, descriptor: int) -> int:
+        return os.fstat(descriptor).st_size
+
+    def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        """`length` bytes, fewer only where the file ends."""
+        pieces = []
+        while length > 0 and (piece := os.pread(descriptor, length, offset)):
+            pieces.append(piece)
+            length -= len(piece)
+            offset += len(piece)
+        return b"".join(pieces)
+
+    def write(self, descriptor: int, pieces: Sequence[bytes], offset: int) -> None:
+        """All of it, or OSError. A partial write is continued: the rest then says why it can't be written."""
+        rest = [memoryview(piece) for piece in pieces if piece]
+        while rest:
+            written = os.pwritev(descriptor, rest[:_IOV_MAX], offset)
+            offset += written
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if rest and written:
+                rest[0] = rest[0][written:]
+
+    def write_zeros(self, descriptor: int, size: int) -> None:
+        for at in range(0, size, len(_ZEROS)):
+            self.write(descriptor, [_ZEROS[: size - at]], at)
+
+    def sync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def forget_cache(self, descriptor: int) -> None:
+        """Syncs, then drops what the page cache remembers, so that the next read sees what the disk holds."""
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: Path) -> None:
+        """The directory, private, and its parents; each new entry is synced into the directory above it."""
+        missing = [path, *path.parents]
+        for place in reversed([p for p in missing if not p.exists()]):
+            place.mkdir(mode=0o700)
+            self.sync_directory(place.parent)
+
+    def free_bytes(self, directory: Path) -> int:
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, path: Path) -> int | None:
+        """A descriptor that holds the exclusive lock on this file, or None where another process holds it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor

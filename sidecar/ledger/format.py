@@ -1,0 +1,217 @@
+"""The bytes of a ledger, and nothing else: segments, batches and records, encoded and decoded.
+
+A segment is a file of a fixed size, written out with zeros before it is used.
+Its first block is its header. After that come batches, each beginning on a
+block boundary, so that a write that is torn never touches a block that was
+acknowledged, and bytes of a provider inside a record can't pose as a batch: the
+salt, drawn for each segment, is in every batch header and its CRC.
+
+    segment  header block | batch | batch | ... | zeros
+    header   magic, version, block size, salt, ledger id, incarnation, segment number, created at,
+             end and chain head of the segment before it, zeros, CRC-32 of the block
+    batch    magic, salt, segment, batch number, length, count, head, CRC-32 | records | zeros to the block's end
+    record   length, kind, flags, zeros, CRC-32 of kind and body | body (a canonical ReplayRecord)
+
+A batch is what one sync covers. `head` is SHA-256 over the head before it, the
+batch's own header fields and its records: the chain. Batch numbers run through
+the whole ledger. Source: LEDGER section 5a.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Final
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from sidecar.contract import canonical
+from sidecar.contract.values import REPLAY_RECORD, RecordBody, ReplayRecord
+
+BLOCK_BYTES: Final = 4096
+FORMAT_VERSION: Final = 1
+SALT_BYTES: Final = 16
+HEAD_BYTES: Final = 32
+FIRST_HEAD: Final = bytes(HEAD_BYTES)
+
+_SEGMENT_MAGIC: Final = b"\x89SIDECAR"
+_BATCH_MAGIC: Final = b"\x89BATCH\r\n"
+_SEGMENT: Final = struct.Struct(">8sII16s16sQQQQ32s")
+_BATCH: Final = struct.Struct(">8s16sQQII")
+_BATCH_END: Final = struct.Struct(">32sI")
+_RECORD: Final = struct.Struct(">IBBHI")
+_CRC: Final = struct.Struct(">I")
+
+BATCH_HEADER_BYTES: Final = _BATCH.size + _BATCH_END.size
+RECORD_HEADER_BYTES: Final = _RECORD.size
+
+# Numbers on disk; 4 and 5 are kept for Sealed and Checkpoint.
+KINDS: Final = {"opened": 1, "begin": 2, "completed": 3, "low_water": 6, "closed": 7}
+_KNOWN: Final = frozenset(KINDS.values())
+
+_records: Final = msgspec.msgpack.Decoder(ReplayRecord)
+
+
+class FormatFault(ValueError):
+    """These bytes are not what must stand here; the message says what was expected."""
+
+
+class SegmentHeader(Struct, frozen=True, kw_only=True):
+    ledger_id: bytes
+    salt: bytes
+    incarnation: int
+    segment: int
+    created_at_unix_ms: int
+    previous_end: int
+    previous_head: bytes
+
+
+class BatchHeader(Struct, frozen=True, kw_only=True):
+    """`total_bytes` counts header, records and the zeros up to the next block."""
+
+    number: int
+    length: int
+    count: int
+    head: bytes
+    crc: int
+    total_bytes: int
+
+
+class Record(Struct, frozen=True):
+    """One record with its place in its segment's file: `offset` and `length` cover its own header too."""
+
+    offset: int
+    length: int
+    body: RecordBody
+
+
+def padded(size_bytes: int) -> int:
+    """The same, up to the end of its last block."""
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    fields = _SEGMENT.pack(
+        _SEGMENT_MAGIC,
+        FORMAT_VERSION,
+        BLOCK_BYTES,
+        header.salt,
+        header.ledger_id,
+        header.incarnation,
+        header.segment,
+        header.created_at_unix_ms,
+        header.previous_end,
+        header.previous_head,
+    )
+    block = fields.ljust(BLOCK_BYTES - _CRC.size, b"\0")
+    return block + _CRC.pack(crc32(block))
+
+
+def decode_segment_header(block: bytes) -> SegmentHeader:
+    if len(block) != BLOCK_BYTES:
+        raise FormatFault(f"a header block of {BLOCK_BYTES} bytes")
+    magic, version, block_bytes, salt, ledger_id, *numbers, head = _SEGMENT.unpack_from(block)
+    if magic != _SEGMENT_MAGIC:
+        raise FormatFault("the magic of a segment")
+    if crc32(block[: -_CRC.size]) != _CRC.unpack(block[-_CRC.size :])[0]:
+        raise FormatFault("a header block whose CRC fits")
+    if version != FORMAT_VERSION or block_bytes != BLOCK_BYTES:
+        raise FormatFault(
+            f"format version {FORMAT_VERSION} with blocks of {BLOCK_BYTES};"
+            f" a version of sidecar that writes format {version} (blocks of {block_bytes}) can open this"
+        )
+    incarnation, segment, created_at, previous_end = numbers
+    return SegmentHeader(
+        ledger_id=ledger_id,
+        salt=salt,
+        incarnation=incarnation,
+        segment=segment,
+        created_at_unix_ms=created_at,
+        previous_end=previous_end,
+        previous_head=head,
+    )
+
+
+def encode_record(body: RecordBody) -> bytes:
+    """One record with its header, ready to stand in a batch."""
+    kind = next(number for name, number in KINDS.items() if getattr(body, name))
+    encoded = canonical.encode(ReplayRecord(schema_id=REPLAY_RECORD, record=body))
+    return _RECORD.pack(len(encoded), kind, 0, 0, _record_crc(kind, encoded)) + encoded
+
+
+def decode_record(framed: bytes) -> RecordBody:
+    """The record that these bytes are, its CRC checked: for reading one back by its place."""
+    if len(framed) < _RECORD.size:
+        raise FormatFault("a whole record header")
+    length, kind, flags, zero, crc = _RECORD.unpack_from(framed)
+    encoded = framed[_RECORD.size :]
+    if length != len(encoded) or flags or zero:
+        raise FormatFault(f"a record of {len(encoded)} bytes without flags")
+    if _record_crc(kind, encoded) != crc:
+        raise FormatFault("a record whose CRC fits")
+    if kind not in _KNOWN:
+        raise FormatFault(f"a known kind of record; a newer version of sidecar wrote kind {kind} and can open this")
+    try:
+        body = _records.decode(encoded).record
+    except msgspec.MsgspecError as error:
+        raise FormatFault(f"a valid {REPLAY_RECORD} ({error})") from None
+    if KINDS.get(next(name for name in KINDS if getattr(body, name))) != kind:
+        raise FormatFault("a record of the kind that its header names")
+    return body
+
+
+def _record_crc(kind: int, encoded: bytes) -> int:
+    return crc32(encoded, kind)
+
+
+def encode_batch(
+    records: Sequence[bytes], *, salt: bytes, segment: int, number: int, previous_head: bytes
+) -> tuple[bytes, bytes]:
+    """The whole batch, padded to a block, and its head."""
+    payload = b"".join(records)
+    fields = _BATCH.pack(_BATCH_MAGIC, salt, segment, number, len(payload), len(records))
+    head = sha256(previous_head + fields + payload).digest()
+    size = BATCH_HEADER_BYTES + len(payload)
+    zeros = bytes(padded(size) - size)
+    crc = crc32(zeros, crc32(payload, crc32(fields + head)))
+    return b"".join((fields, _BATCH_END.pack(head, crc), payload, zeros)), head
+
+
+def decode_batch_header(block: bytes, *, salt: bytes, segment: int) -> BatchHeader | None:
+    """The header that this block begins with, as far as it alone can tell; None if it is none of this segment's."""
+    if len(block) < BATCH_HEADER_BYTES:
+        return None
+    magic, its_salt, its_segment, number, length, count = _BATCH.unpack_from(block)
+    if magic != _BATCH_MAGIC or its_salt != salt or its_segment != segment:
+        return None
+    head, crc = _BATCH_END.unpack_from(block, _BATCH.size)
+    total = padded(BATCH_HEADER_BYTES + length)
+    return BatchHeader(number=number, length=length, count=count, head=head, crc=crc, total_bytes=total)
+
+
+def batch_is_whole(header: BatchHeader, batch: bytes) -> bool:
+    """Whether a whole batch's bytes are as they were written."""
+    fields_and_head = batch[: BATCH_HEADER_BYTES - _CRC.size]
+    return len(batch) == header.total_bytes and crc32(batch[BATCH_HEADER_BYTES:], crc32(fields_and_head)) == header.crc
+
+
+def chained_head(header: BatchHeader, batch: bytes, previous_head: bytes) -> bytes:
+    """What the head of this batch must be if it follows a batch with `previous_head`."""
+    payload = batch[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + header.length]
+    return sha256(previous_head + batch[: _BATCH.size] + payload).digest()
+
+
+def records_of(header: BatchHeader, batch: bytes, batch_offset: int) -> Iterator[Record]:
+    """The records of a whole batch that begins at `batch_offset` in its file; raises FormatFault."""
+    at, end = BATCH_HEADER_BYTES, BATCH_HEADER_BYTES + header.length
+    for _ in range(header.count):
+        if at + _RECORD.size > end:
+            raise FormatFault(f"{header.count} records in this batch")
+        length = _RECORD.size + _RECORD.unpack_from(batch, at)[0]
+        yield Record(batch_offset + at, length, decode_record(batch[at : min(at + length, end)]))
+        at += length
+    if at != end:
+        raise FormatFault("nothing behind the last record of this batch")

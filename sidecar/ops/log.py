@@ -1,0 +1,76 @@
+"""The daemon's log: one fact a line, written so that a person and a collector can both read it.
+
+`key=value` text by default; under the journal (when `$JOURNAL_STREAM` names our
+stderr) each line begins with its priority and leaves the time to the journal;
+JSON lines on request. Values from outside are cut and escaped here, once.
+Prompts, replies, headers and keys are never passed to a log: lengths and
+digests are. Source: ECOSYSTEM section 4.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal, TextIO
+
+Form = Literal["text", "journal", "json"]
+_VALUE_CHARACTERS_MAX: Final = 200
+_JOURNAL_LEVELS: Final = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:;/@+-%()[]<>*#!?'^~|&$")
+
+
+def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Form:
+    """`journal` when the stream is the journal's socket, else `text`."""
+    named = environ.get("JOURNAL_STREAM", "")
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return "text"
+    return "journal" if named == f"{status.st_dev}:{status.st_ino}" else "text"
+
+
+class Log:
+    """Writes facts: a name and named values."""
+
+    def __init__(self, stream: TextIO | None = None, form: Form | None = None) -> None:
+        stream = stream or sys.stderr
+        self._form = form or default_form(stream)
+        self._logger = logging.Logger("sidecar", logging.INFO)
+        self._logger.addHandler(logging.StreamHandler(stream))
+
+    def info(self, fact: str, **values: object) -> None:
+        self._write(logging.INFO, fact, values)
+
+    def warning(self, fact: str, **values: object) -> None:
+        self._write(logging.WARNING, fact, values)
+
+    def error(self, fact: str, **values: object) -> None:
+        self._write(logging.ERROR, fact, values)
+
+    def _write(self, level: int, fact: str, values: Mapping[str, object]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        name = logging.getLevelName(level).lower()
+        if self._form == "json":
+            line = json.dumps({"time": now, "level": name, "fact": fact, **{k: _json(v) for k, v in values.items()}})
+        else:
+            words = " ".join([fact, *(f"{key}={_text(value)}" for key, value in values.items())])
+            line = f"<{_JOURNAL_LEVELS[level]}>{words}" if self._form == "journal" else f"{now} {name} {words}"
+        self._logger.log(level, "%s", line)
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "..."
+
+
+def _json(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int) else _cut(value)
+
+
+def _text(value: object) -> str:
+    text = _cut(value)
+    return text if text and _PLAIN.issuperset(text) else json.dumps(text)

@@ -1,0 +1,64 @@
+"""Spend windows: fixed, aligned to the Unix epoch, and a request belongs to the one that it was admitted in.
+
+An account holds, for each window of one caller, what is settled and what is
+reserved. The same three steps that the running daemon takes are taken again
+when the ledger is read at open, so a restart comes to the same numbers. No
+time zone and no clock is asked: the instant of admission is an argument.
+Source: CONTRACT section 5.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+
+def window_start_unix_ms(now_unix_ms: int, window_seconds: int) -> int:
+    """The first millisecond of the window that holds `now`."""
+    return now_unix_ms - now_unix_ms % (window_seconds * 1000)
+
+
+class Account:
+    """The spend of one caller, by window; amounts in micro-USD."""
+
+    def __init__(self, window_seconds: int, ceiling_micro_usd: int) -> None:
+        assert window_seconds > 0
+        self.window_seconds = window_seconds
+        self.ceiling_micro_usd = ceiling_micro_usd
+        self._spent: defaultdict[int, int] = defaultdict(int)
+        self._reserved: defaultdict[int, int] = defaultdict(int)
+
+    def window_start(self, now_unix_ms: int) -> int:
+        return window_start_unix_ms(now_unix_ms, self.window_seconds)
+
+    def spent(self, window_start_unix_ms: int) -> int:
+        """What requests admitted in this window have been charged."""
+        return self._spent.get(window_start_unix_ms, 0)
+
+    def reserved(self, window_start_unix_ms: int) -> int:
+        """What requests admitted in this window that have not ended may still be charged."""
+        return self._reserved.get(window_start_unix_ms, 0)
+
+    def allows(self, now_unix_ms: int, amount_micro_usd: int) -> bool:
+        """Whether one more reservation fits under the ceiling of now's window; exactly at it fits."""
+        start = self.window_start(now_unix_ms)
+        return self.spent(start) + self.reserved(start) + amount_micro_usd <= self.ceiling_micro_usd
+
+    def reserve(self, admitted_at_unix_ms: int, amount_micro_usd: int) -> None:
+        assert amount_micro_usd >= 0
+        self._reserved[self.window_start(admitted_at_unix_ms)] += amount_micro_usd
+
+    def settle(self, admitted_at_unix_ms: int, reservation_micro_usd: int, charge_micro_usd: int) -> None:
+        """The charge stands in place of the reservation, in the window of admission."""
+        assert charge_micro_usd >= 0
+        self.release(admitted_at_unix_ms, reservation_micro_usd)
+        self._spent[self.window_start(admitted_at_unix_ms)] += charge_micro_usd
+
+    def release(self, admitted_at_unix_ms: int, reservation_micro_usd: int) -> None:
+        """The reservation goes without a charge."""
+        start = self.window_start(admitted_at_unix_ms)
+        left = self.reserved(start) - reservation_micro_usd
+        assert left >= 0, "more is released than was reserved"
+        if left:
+            self._reserved[start] = left
+        else:
+            self._reserved.pop(start, None)
