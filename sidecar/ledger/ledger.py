@@ -1,0 +1,330 @@
+"""The ledger on disk: begins and completes that are durable when they are said to be.
+
+Opening takes the lock, reads what is there, sets a torn tail aside, and starts
+a new segment with an Opened record, whose sync proves that the disk can be
+written. `running()` adds the two threads (writer, spares) for as long as it is
+entered, and says a clean goodbye. Memory changes only when a batch has landed,
+on the Trio side. Source: CONTRACT section 4, LEDGER sections 5 and 5a.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+from msgspec import Struct
+
+from sidecar.contract.values import (
+    BeginRecord,
+    ClosedRecord,
+    CompletedRecord,
+    OpenedRecord,
+    RecordBody,
+)
+from sidecar.ledger import format as on_disk
+from sidecar.ledger import recovery, spares
+from sidecar.ledger.face import Place, Recorded
+from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.format import FormatFault
+from sidecar.ledger.index import key_of
+from sidecar.ledger.recovery import Replayed
+from sidecar.ledger.room import NoRoom, Room, Slot, spares_wanted
+from sidecar.ledger.spares import SpareMaker
+from sidecar.ledger.writer import Append, Writer
+
+RECORD_MARGIN_BYTES: Final = 65_536  # what a record may hold besides the frame
+AS_IS: Final = 0  # the flag byte of a response that is stored as it was sent
+_LOCK_NAME: Final = "lock"
+_DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
+
+
+def smallest_segment_bytes(frame_bytes_max: int) -> int:
+    """The least `segment_bytes` for this frame bound."""
+    return 4 * (frame_bytes_max + RECORD_MARGIN_BYTES)
+
+
+class Recovery(Struct, frozen=True, kw_only=True):
+    """What opening found: for the log, and for spend that is still held."""
+
+    clean: bool
+    segments: int
+    records: int
+    set_aside: Path | None
+    set_aside_bytes: int
+    indeterminate: tuple[BeginRecord, ...]
+
+
+class Statistics(Struct, frozen=True, kw_only=True):
+    """Counted since the open, its own record included; `settlements` is how many would still fit."""
+
+    records: int
+    batches: int
+    live: int
+    settlements: int
+    spares_ready: int
+
+
+def _unix_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Ledger:
+    """One ledger directory, held by this process. Made by `Ledger.open`."""
+
+    def __init__(
+        self, lock: int, files: DiskFiles, replayed: Replayed, found: Recovery, low_water_unix_ms: int, directory: Path
+    ) -> None:
+        self._lock = lock
+        self._files = files
+        self._index = replayed.index
+        self._directory = directory
+        self._live: set[bytes] = set()
+        self._low_water_unix_ms = low_water_unix_ms
+        self._writer: Writer
+        self._room: Room
+        self._spare_maker: SpareMaker
+        self._spares_wanted = 0
+        self._clock_unix_ms: Callable[[], int] = _unix_ms
+        self.recovery = found
+        self.pressure: str | None = None
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        frame_bytes_max: int,
+        requests_in_flight_max: int,
+        files: DiskFiles | None = None,
+        clock_unix_ms: Callable[[], int] = _unix_ms,
+        randbytes: Callable[[int], bytes] = secrets.token_bytes,
+        on_begin: Callable[[BeginRecord], None] | None = None,
+        on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
+    ) -> Ledger:
+        """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held."""
+        assert segment_bytes >= smallest_segment_bytes(frame_bytes_max)
+        files = files or DiskFiles()
+        files.make_directory(directory)
+        lock = _take_lock(files, directory)
+        try:
+            replayed = Replayed(on_begin, on_completed)
+            spares.remove_leftovers(files, directory)
+            files.sync_directory(directory)
+            found = recovery.read(files, directory, replayed.take, cold=True)
+            set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None
+            summary = Recovery(
+                clean=found.end.closed,
+                segments=found.segments,
+                records=found.records,
+                set_aside=set_aside,
+                set_aside_bytes=found.tail.length if found.tail else 0,
+                indeterminate=tuple(replayed.open.values()),
+            )
+            ledger = cls(lock, files, replayed, summary, found.low_water_unix_ms, directory)
+            ledger._begin_segment(found.end, segment_bytes, clock_unix_ms, randbytes)
+        except BaseException:
+            files.close(lock)
+            raise
+        ledger._spares_wanted = spares_wanted(requests_in_flight_max, segment_bytes)
+        return ledger
+
+    def _begin_segment(
+        self, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int], randbytes: Callable[[int], bytes]
+    ) -> None:
+        """A new segment behind what was found, with the Opened record as the probe that the disk takes writes."""
+        incarnation = end.incarnation + 1
+        known = recovery.End(
+            ledger_id=end.ledger_id or randbytes(on_disk.SALT_BYTES),
+            segment=end.segment,
+            offset=end.offset,
+            head=end.head,
+            batch=end.batch,
+        )
+        make = partial(spares.make_spare, self._files, self._directory, segment_bytes, randbytes)
+        slot = make()
+        slot.number = end.segment + 1
+        self._room = Room(segment_bytes, slot, on_disk.BLOCK_BYTES)
+        self._clock_unix_ms = clock_unix_ms
+        self._writer = Writer(self._files, self._directory, known, incarnation, clock_unix_ms, on_landed=self._landed)
+        opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
+        framed = on_disk.encode_record(RecordBody(opened=opened))
+        self._writer.write_first(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
+        needed = segment_bytes
+
+        def explain(error: OSError) -> str:
+            had = self._files.free_bytes(self._directory)
+            return (
+                f"no spare segment can be made ({error.strerror or error}): {needed} bytes are needed and"
+                f" {had} are free in {self._directory}; {_DISK_FULL_ADVICE}"
+            )
+
+        self._spare_maker = SpareMaker(make, explain, self._spare_made, self._spare_failed)
+
+    # --- while it runs ----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self._token = trio.lowlevel.current_trio_token()
+        self._writer.start()
+        self._spare_maker.start()
+        self._spare_maker.want(self._spares_wanted)
+        clean = False
+        try:
+            yield
+            clean = True
+        finally:
+            with trio.CancelScope(shield=True):  # ends by itself: the threads finish what they hold
+                await self._close(clean=clean)
+
+    async def _close(self, *, clean: bool) -> None:
+        """A clean exit says so in the ledger; one by an exception doesn't."""
+        self._spare_maker.stop()
+        if clean and self.poisoned is None:
+            framed = on_disk.encode_record(RecordBody(closed=ClosedRecord(closed_at_unix_ms=self._clock_unix_ms())))
+            with suppress(LedgerUnavailable, NoRoom):  # the next open then finds no clean exit, which is the truth
+                await self._writer.append(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
+        self._writer.stop()
+        await trio.to_thread.run_sync(self._writer.join)
+        await trio.to_thread.run_sync(self._spare_maker.join)
+        self._files.close(self._room.current.descriptor)
+        for spare in self._room.spares:
+            self._files.close(spare.descriptor)
+        self._files.close(self._lock)
+
+    @property
+    def low_water_unix_ms(self) -> int:
+        return self._low_water_unix_ms
+
+    @property
+    def poisoned(self) -> str | None:
+        return self._writer.poisoned
+
+    async def wait_poisoned(self) -> None:
+        await self._writer.wait_poisoned()
+
+    def statistics(self) -> Statistics:
+        return Statistics(
+            records=self._writer.records,
+            batches=self._writer.batches,
+            live=len(self._live),
+            settlements=self._room.settlements(),
+            spares_ready=len(self._room.spares),
+        )
+
+    def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
+        return self._index.find(caller_runtime_id, request_id)
+
+    async def begin(self, record: BeginRecord) -> Place:
+        framed = on_disk.encode_record(RecordBody(begin=record))
+        try:
+            if self.poisoned is None and self.pressure is not None:
+                raise LedgerUnavailable(self.pressure)
+            slot = self._placed(self._room.place_begin, framed)
+        except (LedgerUnavailable, NoRoom) as fault:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            why = str(fault) or "there is no room to settle one more request until a spare segment is ready"
+            raise LedgerUnavailable(why) from None
+        key = key_of(record.caller_runtime_id, record.request_id)
+        places: list[Place] = []
+
+        def durable(place: Place) -> None:
+            self._index.begun(record, place)
+            self._live.add(key)
+            places.append(place)
+
+        await self._writer.append(Append(framed, slot, durable))
+        return places[0]
+
+    def room_for(self, record: CompletedRecord) -> bool:
+        return self._room.has_room_for(len(on_disk.encode_record(RecordBody(completed=record))))
+
+    async def complete(self, begin: BeginRecord, record: CompletedRecord) -> None:
+        key = key_of(begin.caller_runtime_id, begin.request_id)
+        recorded = self._index.find(begin.caller_runtime_id, begin.request_id)
+        assert recorded is not None, "a request completes that has not begun"
+        assert recorded.completed is None, "a request completes twice"
+        framed = on_disk.encode_record(RecordBody(completed=record))
+        try:
+            slot = self._placed(partial(self._room.place_completion, live=key in self._live), framed)
+        except NoRoom:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            raise LedgerUnavailable("there is no room for this record until a spare segment is ready") from None
+        self._live.discard(key)
+        await self._writer.append(Append(framed, slot, lambda place: self._index.completed(begin, record, place)))
+
+    def _placed(self, place: Callable[[int], Slot], framed: bytes) -> Slot:
+        spares_before = len(self._room.spares)
+        slot = place(len(framed))
+        if used := spares_before - len(self._room.spares):
+            self._spare_maker.want(used)
+        return slot
+
+    def _landed(self, slot: Slot, end: int, framed_sizes: list[int]) -> None:
+        self._room.landed(slot, end, framed_sizes)
+
+    def _spare_made(self, spare: Slot) -> None:
+        def ready() -> None:
+            self._room.spares.append(spare)
+            self.pressure = None
+
+        self._on_trio_side(ready)
+
+    def _spare_failed(self, why: str) -> None:
+        def pressed() -> None:
+            self.pressure = why
+
+        self._on_trio_side(pressed)
+
+    def _on_trio_side(self, callback: Callable[[], None]) -> None:
+        try:
+            self._token.run_sync_soon(callback)
+        except trio.RunFinishedError:
+            return
+
+    # --- replay -----------------------------------------------------------------------------------------------
+
+    async def read_response(self, recorded: Recorded) -> bytes:
+        assert recorded.completed is not None
+        try:
+            body = await trio.to_thread.run_sync(self._read_back, recorded.completed)
+        except (OSError, FormatFault) as fault:
+            raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
+        completed = body.completed
+        if not completed or (completed.begin_segment, completed.begin_offset) != (
+            recorded.begin.segment,
+            recorded.begin.offset,
+        ):
+            raise LedgerUnavailable("the recorded answer can't be read back: another record stands in its place")
+        if completed.response[0] != AS_IS:
+            raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
+        return completed.response[1:]
+
+    def _read_back(self, place: Place) -> RecordBody:
+        descriptor = self._files.open_to_read(recovery.segment_path(self._directory, place.segment))
+        try:
+            return on_disk.decode_record(self._files.read(descriptor, place.length, place.offset))
+        finally:
+            self._files.close(descriptor)
+
+
+def _take_lock(files: DiskFiles, directory: Path) -> int:
+    """The lock's descriptor, with our pid written into the file for whoever comes second."""
+    path = directory / _LOCK_NAME
+    lock = files.lock(path)
+    if lock is None:
+        holder = path.read_text(errors="replace").strip()[:80]
+        raise LedgerHeld(directory, f"pid {holder}" if holder else "another process")
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock

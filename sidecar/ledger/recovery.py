@@ -1,0 +1,288 @@
+"""Reading a ledger that is there: what it holds, where it ends, and whether a crash alone can have left it so.
+
+A batch is written only after the sync of the one before it. So a valid batch
+proves that everything before it was acknowledged, and only what follows the
+last valid batch of the last segment can be what a crash left behind. Each
+segment's header names where the segment before it ended and its chain head,
+so that a tail set aside once stays told apart from the record for ever.
+
+    the segment is  closed  behind its last valid batch   decision
+    any             any     a later valid batch           damaged
+    last            yes     anything but zeros            damaged: a clean exit leaves no tail
+    last            no      anything but zeros            set aside: copied to quarantine/, synced, reported
+    last            any     zeros                         goes on
+    not last        yes     anything but zeros            damaged
+    not last        any     zeros                         goes on if the next header names this end, else damaged
+    not last        no      anything but zeros            the same: it was set aside when it was the last
+
+What is read is what the disk holds, not what the page cache remembers: every
+file is synced and dropped from the cache first (LEDGER section 0, finding 2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
+from sidecar.ledger import format as on_disk
+from sidecar.ledger.face import Place
+from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, SegmentHeader
+from sidecar.ledger.index import Index
+
+_NAME: Final = re.compile(r"(\d{16})\.segment")
+_SCAN_BYTES: Final = 1 << 20
+
+Behind = Literal["zeros", "bytes", "later_batch"]
+Decision = Literal["go_on", "set_aside", "damaged"]
+
+# (the segment is the last, it was closed, what stands behind its last valid batch) -> decision
+DECISIONS: Final[dict[tuple[bool, bool, Behind], Decision]] = {
+    (True, True, "zeros"): "go_on",
+    (True, True, "bytes"): "damaged",
+    (True, True, "later_batch"): "damaged",
+    (True, False, "zeros"): "go_on",
+    (True, False, "bytes"): "set_aside",
+    (True, False, "later_batch"): "damaged",
+    # The next header must name this very end; that is checked when it is read.
+    (False, True, "zeros"): "go_on",
+    (False, True, "bytes"): "damaged",
+    (False, True, "later_batch"): "damaged",
+    (False, False, "zeros"): "go_on",
+    (False, False, "bytes"): "go_on",
+    (False, False, "later_batch"): "damaged",
+}
+
+
+def segment_path(directory: Path, segment: int) -> Path:
+    return directory / f"{segment:016d}.segment"
+
+
+def segments_in(files: DiskFiles, directory: Path) -> list[int]:
+    """The numbers of the segments that are there, rising."""
+    return [int(found[1]) for name in files.names(directory) if (found := _NAME.fullmatch(name))]
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """Where the record ends: what the next segment's header must name."""
+
+    ledger_id: bytes | None = None
+    incarnation: int = 0
+    segment: int = 0
+    offset: int = 0
+    head: bytes = on_disk.FIRST_HEAD
+    batch: int = 0
+    closed: bool = True
+
+
+class Tail(Struct, frozen=True, kw_only=True):
+    """Bytes behind the last valid batch that a crash left: from `offset`, up to the last that is not zero."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class Found(Struct, kw_only=True):
+    """What reading a ledger came to."""
+
+    end: End
+    tail: Tail | None = None
+    segments: int = 0
+    records: int = 0
+    low_water_unix_ms: int = 0
+
+
+class Replayed:
+    """The requests of a ledger as its records tell them, checked while they are read: an index and what is open."""
+
+    def __init__(
+        self,
+        on_begin: Callable[[BeginRecord], None] | None = None,
+        on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
+    ) -> None:
+        self.index = Index()
+        self.open: dict[tuple[int, int], BeginRecord] = {}
+        self._on_begin = on_begin
+        self._on_completed = on_completed
+
+    def take(self, body: RecordBody, place: Place) -> None:
+        """Raises FormatFault for a record that contradicts the ones before it."""
+        if body.begin:
+            begin = body.begin
+            if self.index.find(begin.caller_runtime_id, begin.request_id):
+                raise FormatFault("a request that had not begun before")
+            self.index.begun(begin, place)
+            self.open[place.segment, place.offset] = begin
+            if self._on_begin:
+                self._on_begin(begin)
+        elif body.completed:
+            completed = body.completed
+            opened = self.open.pop((completed.begin_segment, completed.begin_offset), None)
+            if opened is None:
+                raise FormatFault("the completion of a request that is open")
+            self.index.completed(opened, completed, place)
+            if self._on_completed:
+                self._on_completed(opened, completed)
+
+
+def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], None], *, cold: bool) -> Found:
+    """Every record in order, through `take`; raises LedgerDamaged. `cold`: past the page cache, as an open must."""
+    found = Found(end=End())
+    numbers = segments_in(files, directory)
+    for expected, number in enumerate(numbers, start=1):
+        path = segment_path(directory, number)
+        if number != expected:
+            raise LedgerDamaged(path, 0, f"segment {expected} before this one; it is missing")
+        descriptor = files.open_to_read(path)
+        try:
+            if cold:
+                files.forget_cache(descriptor)
+            _Segment(files, path, descriptor, found, take).read(is_last=number == numbers[-1])
+        finally:
+            files.close(descriptor)
+    return found
+
+
+class _Segment:
+    """One segment being read; moves `found.end` on as batches prove whole."""
+
+    def __init__(
+        self, files: DiskFiles, path: Path, descriptor: int, found: Found, take: Callable[[RecordBody, Place], None]
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._descriptor = descriptor
+        self._found = found
+        self._take = take
+        self._size = files.size(descriptor)
+
+    def read(self, *, is_last: bool) -> None:
+        header = self._header()
+        for offset, batch_header, batch in self._batches(header):
+            self._accept(header, offset, batch_header, batch)
+        end = self._found.end
+        tail_end, behind = self._behind(header)
+        decision = DECISIONS[is_last, end.closed, behind]
+        if decision == "damaged":
+            expected = "zeros after a clean exit" if end.closed else "a whole batch, since a later one is whole"
+            raise LedgerDamaged(self._path, end.offset, expected)
+        if decision == "set_aside":
+            self._found.tail = Tail(segment=end.segment, offset=end.offset, length=tail_end - end.offset)
+        self._found.segments += 1
+
+    def _header(self) -> SegmentHeader:
+        end = self._found.end
+        try:
+            header = on_disk.decode_segment_header(self._files.read(self._descriptor, BLOCK_BYTES, 0))
+        except FormatFault as fault:
+            raise LedgerDamaged(self._path, 0, str(fault)) from fault
+        for named, said, expected in (
+            ("this ledger's id", header.ledger_id, end.ledger_id or header.ledger_id),
+            (f"segment number {end.segment + 1}", header.segment, end.segment + 1),
+            (f"that the segment before ended at {end.offset}", header.previous_end, end.offset),
+            ("the chain head of the segment before", header.previous_head, end.head),
+        ):
+            if said != expected:
+                raise LedgerDamaged(self._path, 0, named)
+        if header.incarnation < end.incarnation:
+            raise LedgerDamaged(self._path, 0, f"an incarnation of at least {end.incarnation}")
+        self._found.end = End(
+            ledger_id=header.ledger_id,
+            incarnation=header.incarnation,
+            segment=header.segment,
+            offset=BLOCK_BYTES,
+            head=end.head,
+            batch=end.batch,
+            closed=False,
+        )
+        return header
+
+    def _batches(self, header: SegmentHeader) -> Iterator[tuple[int, BatchHeader, bytes]]:
+        """The batches from the front, as long as they are whole and in number."""
+        while True:
+            offset, number = self._found.end.offset, self._found.end.batch + 1
+            batch_header, batch = self._whole_batch(header, offset)
+            if batch_header is None or batch_header.number != number:
+                return
+            yield offset, batch_header, batch
+
+    def _whole_batch(self, header: SegmentHeader, offset: int) -> tuple[BatchHeader | None, bytes]:
+        block = self._files.read(self._descriptor, BLOCK_BYTES, offset)
+        batch_header = on_disk.decode_batch_header(block, salt=header.salt, segment=header.segment)
+        if batch_header is None or offset + batch_header.total_bytes > self._size:
+            return None, b""
+        rest = batch_header.total_bytes - BLOCK_BYTES
+        batch = block + self._files.read(self._descriptor, rest, offset + BLOCK_BYTES) if rest else block
+        return (batch_header, batch) if on_disk.batch_is_whole(batch_header, batch) else (None, b"")
+
+    def _accept(self, header: SegmentHeader, offset: int, batch_header: BatchHeader, batch: bytes) -> None:
+        end = self._found.end
+        if end.closed:
+            raise LedgerDamaged(self._path, offset, "nothing after a clean exit")
+        if on_disk.chained_head(batch_header, batch, end.head) != batch_header.head:
+            raise LedgerDamaged(self._path, offset, "a batch that continues the chain")
+        closed = False
+        try:
+            for record in on_disk.records_of(batch_header, batch, offset):
+                if closed:
+                    raise FormatFault("nothing after a clean exit")
+                self._take(record.body, Place(header.segment, record.offset, record.length))
+                if record.body.low_water:
+                    low_water = record.body.low_water.expires_at_unix_ms
+                    self._found.low_water_unix_ms = max(self._found.low_water_unix_ms, low_water)
+                closed = bool(record.body.closed)
+                self._found.records += 1
+        except FormatFault as fault:
+            raise LedgerDamaged(self._path, offset, str(fault)) from fault
+        self._found.end = End(
+            ledger_id=end.ledger_id,
+            incarnation=end.incarnation,
+            segment=end.segment,
+            offset=offset + batch_header.total_bytes,
+            head=batch_header.head,
+            batch=batch_header.number,
+            closed=closed,
+        )
+
+    def _behind(self, header: SegmentHeader) -> tuple[int, Behind]:
+        """Where the last byte that is not zero ends, and what stands behind the last valid batch."""
+        begin, last = self._found.end.offset, 0
+        for at in range(begin, self._size, _SCAN_BYTES):
+            chunk = self._files.read(self._descriptor, _SCAN_BYTES, at)
+            kept = len(chunk.rstrip(b"\0"))
+            if not kept:
+                continue
+            last = at + kept
+            for block in range(at, at + kept, BLOCK_BYTES):
+                batch_header, _ = self._whole_batch(header, block)
+                if batch_header is not None and batch_header.number > self._found.end.batch:
+                    return last, "later_batch"
+        return last, "bytes" if last else "zeros"
+
+
+def set_aside(files: DiskFiles, directory: Path, tail: Tail) -> Path:
+    """Copies the tail that a crash left into quarantine/, synced; the segment itself stays as it is."""
+    quarantine = directory / "quarantine"
+    files.make_directory(quarantine)
+    kept = quarantine / f"{tail.segment:016d}-{tail.offset}.tail"
+    if kept.name in files.names(quarantine):
+        files.unlink(kept)  # a crash while it was copied: the original is still in its segment
+    source = files.open_to_read(segment_path(directory, tail.segment))
+    copy = files.create(kept)
+    try:
+        for at in range(0, tail.length, _SCAN_BYTES):
+            piece = files.read(source, min(_SCAN_BYTES, tail.length - at), tail.offset + at)
+            files.write(copy, [piece], at)
+        files.sync(copy)
+    finally:
+        files.close(copy)
+        files.close(source)
+    files.sync_directory(quarantine)
+    return kept

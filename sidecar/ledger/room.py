@@ -1,0 +1,122 @@
+"""Where the next record goes, and whether there is room to settle every live request.
+
+Disk is reserved like money. Space for records is written out ahead, in the
+segment in use and in spare ones; a begin is taken only if, after it, every
+live request could still be settled in space that is there. A settlement
+without an answer takes at most `SETTLE_BYTES`, so room is counted in those. A
+whole answer is recorded only if what remains settles all others.
+
+The plan is made here, on the Trio side, and the writer follows it: each record
+is given the segment that it goes to. While batches are not yet formed, each
+record is counted as if it stood alone in a batch, which is never too little;
+when a batch has landed, its real end takes the place of the estimate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, padded
+
+SETTLE_BYTES: Final = 2 * BLOCK_BYTES
+
+
+class Slot:
+    """A segment that is written out with zeros: a spare, or the one in use. Numbered when it is put to use."""
+
+    def __init__(self, path: Path, descriptor: int, salt: bytes) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.salt = salt
+        self.number = 0
+
+
+class NoRoom(Exception):
+    """The record does not fit where every live request could still be settled."""
+
+
+class Room:
+    """The plan of what is still to be written. All sizes are in bytes."""
+
+    def __init__(self, segment_bytes: int, current: Slot, current_end: int) -> None:
+        self._segment_bytes = segment_bytes
+        self.current = current
+        self._landed_end = current_end
+        self._pending_bytes = 0
+        self.spares: deque[Slot] = deque()
+        self.live = 0
+
+    def settlements(self) -> int:
+        """How many settlements fit into what is there."""
+        here = (self._segment_bytes - self._planned_end()) // SETTLE_BYTES
+        return here + len(self.spares) * self._a_spare_settles()
+
+    def place_begin(self, framed_bytes: int) -> Slot:
+        """The segment for a begin record; from now on one more request is live. Raises NoRoom."""
+        # One more than the live ones: a clean exit has its own record to write.
+        if self._settlements_after(framed_bytes) < self.live + 2:
+            raise NoRoom
+        self.live += 1
+        return self._place(framed_bytes)
+
+    def has_room_for(self, framed_bytes: int) -> bool:
+        """Whether a completion of this size leaves room for every other live request."""
+        return padded(BATCH_HEADER_BYTES + framed_bytes) <= SETTLE_BYTES or (
+            self._settlements_after(framed_bytes) >= self.live
+        )
+
+    def place_completion(self, framed_bytes: int, *, live: bool) -> Slot:
+        """The segment for a completion; `live` where its request was begun in this process."""
+        if not live and self._settlements_after(framed_bytes) < self.live + 1:
+            raise NoRoom
+        assert not live or self.has_room_for(framed_bytes), "an answer is recorded that room_for has not allowed"
+        slot = self._place(framed_bytes)
+        self.live -= live
+        return slot
+
+    def place_closed(self, framed_bytes: int) -> Slot:
+        return self._place(framed_bytes)
+
+    def landed(self, slot: Slot, end: int, framed_sizes: list[int]) -> None:
+        """A batch is on disk and ends here."""
+        if slot is self.current:
+            self._landed_end = end
+            self._pending_bytes -= sum(padded(BATCH_HEADER_BYTES + size) for size in framed_sizes)
+
+    def _planned_end(self) -> int:
+        return self._landed_end + self._pending_bytes
+
+    def _a_spare_settles(self) -> int:
+        return (self._segment_bytes - BLOCK_BYTES) // SETTLE_BYTES
+
+    def _fits_here(self, framed_bytes: int) -> bool:
+        return self._planned_end() + padded(BATCH_HEADER_BYTES + framed_bytes) <= self._segment_bytes
+
+    def _settlements_after(self, framed_bytes: int) -> int:
+        """How many settlements would still fit if this record were placed; -1 if it can't be."""
+        size = padded(BATCH_HEADER_BYTES + framed_bytes)
+        if self._fits_here(framed_bytes):
+            here = (self._segment_bytes - self._planned_end() - size) // SETTLE_BYTES
+            return here + len(self.spares) * self._a_spare_settles()
+        if not self.spares or BLOCK_BYTES + size > self._segment_bytes:
+            return -1
+        there = (self._segment_bytes - BLOCK_BYTES - size) // SETTLE_BYTES
+        return there + (len(self.spares) - 1) * self._a_spare_settles()
+
+    def _place(self, framed_bytes: int) -> Slot:
+        if not self._fits_here(framed_bytes):
+            if not self.spares:
+                raise NoRoom
+            spare = self.spares.popleft()
+            spare.number = self.current.number + 1
+            self.current, self._landed_end, self._pending_bytes = spare, BLOCK_BYTES, 0
+        self._pending_bytes += padded(BATCH_HEADER_BYTES + framed_bytes)
+        return self.current
+
+
+def spares_wanted(requests_in_flight_max: int, segment_bytes: int) -> int:
+    """How many spare segments keep room to settle everything that may run, and one to go on in."""
+    a_spare_settles = (segment_bytes - BLOCK_BYTES) // SETTLE_BYTES
+    return 1 + -(-requests_in_flight_max // a_spare_settles)

@@ -1,0 +1,95 @@
+"""Spare segments, written out with zeros and synced ahead of use by a thread of their own.
+
+A prewritten file commits about twice as fast as one that grows, and a full
+disk is met here, where it is only pressure: the failure is reported, nothing
+in use is touched, and making the spare is tried again until it succeeds.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.format import SALT_BYTES
+from sidecar.ledger.room import Slot
+
+_SUFFIX: Final = ".spare"
+RETRY_SECONDS: Final = 0.5
+
+
+def make_spare(files: DiskFiles, directory: Path, segment_bytes: int, randbytes: Callable[[int], bytes]) -> Slot:
+    """A synced file of zeros; what was begun is removed if it fails."""
+    path = directory / f"{secrets.token_hex(8)}{_SUFFIX}"
+    descriptor = files.create(path)
+    try:
+        files.write_zeros(descriptor, segment_bytes)
+        files.sync(descriptor)
+    except OSError:
+        files.close(descriptor)
+        files.unlink(path)
+        raise
+    return Slot(path, descriptor, randbytes(SALT_BYTES))
+
+
+def remove_leftovers(files: DiskFiles, directory: Path) -> None:
+    """Spares of a process that is gone: they hold nothing."""
+    for name in files.names(directory):
+        if name.endswith(_SUFFIX):
+            files.unlink(directory / name)
+
+
+class SpareMaker:
+    """Makes as many spares as were asked for, one after the other, in its own thread."""
+
+    def __init__(
+        self,
+        make: Callable[[], Slot],
+        explain: Callable[[OSError], str],
+        on_made: Callable[[Slot], None],
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._make = make
+        self._explain = explain
+        self._on_made = on_made
+        self._on_failed = on_failed
+        self._wanted = 0
+        self._change = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="ledger-spares", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def want(self, count: int) -> None:
+        with self._change:
+            self._wanted += count
+            self._change.notify()
+
+    def stop(self) -> None:
+        with self._change:
+            self._stopping = True
+            self._change.notify()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._wanted > 0 or self._stopping)
+                if self._stopping:
+                    return
+            try:
+                spare = self._make()
+            except OSError as error:
+                self._on_failed(self._explain(error))
+                with self._change:
+                    self._change.wait_for(lambda: self._stopping, timeout=RETRY_SECONDS)
+                continue
+            with self._change:
+                self._wanted -= 1
+            self._on_made(spare)
