@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from sidecar.rules.pricing import DatedPrice
+
+
+RECORD_MARGIN_BYTES: Final = 65_536  # what a ledger record may hold besides a frame (LEDGER section 5a)
 
 
 class CredentialName(Struct, frozen=True):

@@ -21,6 +21,7 @@ from typing import Final
 import trio
 from msgspec import Struct
 
+from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract.values import (
     BeginRecord,
     ClosedRecord,
@@ -40,7 +41,6 @@ from sidecar.ledger.room import NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.writer import Append, Writer
 
-RECORD_MARGIN_BYTES: Final = 65_536  # what a record may hold besides the frame
 AS_IS: Final = 0  # the flag byte of a response that is stored as it was sent
 _LOCK_NAME: Final = "lock"
 _DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"

@@ -1,0 +1,227 @@
+"""How a TOML table is read: by a tuple of keys, with every complaint at once.
+
+A `Key` names what may stand in a table, how its value is read (a reader raises
+ValueError with what is wrong), and its default. Connector kinds bring tables of
+their own in the same form. A complaint has a path, the line where it is surely
+known, what is wrong, and the nearest known name where a name was mistyped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from sidecar.contract.ids import is_id
+
+REQUIRED: Final = object()
+
+
+class Complaint(Struct, frozen=True):
+    """One thing that is wrong, as one line."""
+
+    path: str
+    what: str
+    line: int | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line is not None else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{where}{self.path}: {self.what}{hint}"
+
+
+class ConfigFaults(Exception):
+    """Everything that is wrong with a configuration."""
+
+    def __init__(self, complaints: Iterable[Complaint]) -> None:
+        self.complaints = tuple(complaints)
+        super().__init__("\n".join(map(str, self.complaints)))
+
+
+class Key(Struct, frozen=True):
+    """One key of a table: `read` turns the TOML value into ours, or raises ValueError."""
+
+    name: str
+    read: Callable[[Any], Any]
+    default: Any = REQUIRED
+
+
+class KindKeys(Struct, frozen=True):
+    """What a connector kind wants of its table beside the keys that all connectors have.
+
+    `keys` gives the key table for a configuration in this folder, from which relative paths begin.
+    """
+
+    keys: Callable[[Path], tuple[Key, ...]] = lambda folder: ()
+    needs_base_url: bool = False
+
+
+class Complaints:
+    """Collects complaints; knows the line of a path where the text was plain enough to tell."""
+
+    def __init__(self, lines: Mapping[str, int]) -> None:
+        self._lines = lines
+        self.all: list[Complaint] = []
+
+    def add(self, path: str, what: str, hint: str | None = None) -> None:
+        self.all.append(Complaint(path, what, self._lines.get(path), hint))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """A hint with the known name that looks most like this one."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known: {', '.join(known)}" if known and len(known) <= 12 else None
+
+
+def read_table(table: object, keys: tuple[Key, ...], path: str, complaints: Complaints) -> dict[str, Any] | None:
+    """The values of a table by name, defaults filled in; None (and complaints) if anything is wrong with it."""
+    if not isinstance(table, dict):
+        complaints.add(path, "must be a table")
+        return None
+    before = len(complaints.all)
+    known = {key.name: key for key in keys}
+    for name in table:
+        if name not in known:
+            complaints.add(_joined(path, name), "unknown key", nearest(name, known))
+    values = {}
+    for key in keys:
+        if key.name in table:
+            try:
+                values[key.name] = key.read(table[key.name])
+            except ValueError as wrong:
+                complaints.add(_joined(path, key.name), str(wrong))
+        elif key.default is REQUIRED:
+            complaints.add(path or "the file", f"{key.name} is missing")
+        else:
+            values[key.name] = key.default
+    return values if len(complaints.all) == before else None
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+_HEADER: Final = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\s-]+?)\s*\]\]?\s*(?:#.*)?$")
+_ASSIGNED: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """Path to line for what stands plainly on lines of its own; empty for a text that this small scanner can't follow.
+
+    Paths are those of complaints: `caller[0].models`, `model[1].price[0].input`.
+    """
+    if '"""' in text or "'''" in text:
+        return {}
+    lines: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    prefix, depth = "", 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if depth == 0 and (header := _HEADER.match(line)):
+            prefix = _header_path(header[2], is_array=header[1] == "[[", counts=counts)
+            lines.setdefault(prefix, number)
+        elif depth == 0 and (assigned := _ASSIGNED.match(line)):
+            lines.setdefault(_joined(prefix, assigned[1]), number)
+        depth = max(0, depth + line.count("[") - line.count("]"))
+    return lines
+
+
+def _header_path(name: str, *, is_array: bool, counts: dict[str, int]) -> str:
+    path = ""
+    parts = [part.strip() for part in name.split(".")]
+    for at, part in enumerate(parts):
+        path = _joined(path, part)
+        if is_array and at == len(parts) - 1:
+            counts[path] = counts.get(path, -1) + 1
+        if path in counts:
+            path = f"{path}[{counts[path]}]"
+    return path
+
+
+# --- readers ----------------------------------------------------------------------------------------------------
+
+
+def text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a text that is not empty")
+    return value
+
+
+def an_id(value: object) -> str:
+    if not isinstance(value, str) or not is_id(value):
+        raise ValueError("must be an id: 1 to 256 characters of printable ASCII without spaces")
+    return value
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def whole(at_least: int, at_most: int) -> Callable[[object], int]:
+    """A reader of whole numbers within these bounds."""
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("must be a whole number")
+        if not at_least <= value <= at_most:
+            raise ValueError(f"must be from {at_least} to {at_most}, not {value}")
+        return value
+
+    return read
+
+
+def seconds(at_least: float, at_most: float) -> Callable[[object], float]:
+    """A reader of durations, whole or not."""
+
+    def read(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError("must be a number of seconds")
+        if not at_least <= value <= at_most:
+            raise ValueError(f"must be from {at_least:g} to {at_most:g} seconds, not {value:g}")
+        return value
+
+    return read
+
+
+def choice(*words: str) -> Callable[[object], str]:
+    """A reader of one of these words."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            hint = nearest(value, words) if isinstance(value, str) else None
+            raise ValueError(f"must be one of {', '.join(words)}" + (f"; {hint}" if hint else ""))
+        return value
+
+    return read
+
+
+def mode(value: object) -> int:
+    """File permissions as an octal text, such as "0660"."""
+    if not isinstance(value, str) or not re.fullmatch(r"0?[0-7]{3}", value):
+        raise ValueError('must be permissions as an octal text, such as "0660"')
+    return int(value, 8)
+
+
+def path_from(folder: Path) -> Callable[[object], Path]:
+    """A reader of paths; relative ones are taken from `folder`."""
+    return lambda value: folder / text(value)
+
+
+def list_of(read_one: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
+    """A reader of arrays."""
+
+    def read(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError("must be an array")
+        return tuple(read_one(one) for one in value)
+
+    return read

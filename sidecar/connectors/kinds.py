@@ -1,0 +1,42 @@
+"""The connector kinds that are built: each one's key table, and how it is made from a checked configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from sidecar.config.keys import Key, KindKeys, path_from
+from sidecar.config.values import Connector as ConnectorConfig
+from sidecar.connectors.promise import Connector
+from sidecar.connectors.script import read_script
+from sidecar.connectors.scripted import Scripted
+from sidecar.ops.credentials import Secret
+
+
+class Kind(Struct, frozen=True):
+    """`build` may raise ConfigFaults for what only building can find, such as a script's mistakes."""
+
+    config: KindKeys
+    build: Callable[[ConnectorConfig, Secret | None], Connector]
+
+
+def _scripted_keys(folder: Path) -> tuple[Key, ...]:
+    return (Key("script", path_from(folder), None),)
+
+
+def _scripted(config: ConnectorConfig, secret: Secret | None) -> Connector:
+    script = config.settings["script"]
+    return Scripted(read_script(script) if script else ())
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "scripted": Kind(KindKeys(_scripted_keys), _scripted),
+}
+
+
+def config_keys() -> dict[str, KindKeys]:
+    """The key tables by kind, as `sidecar.config` takes them."""
+    return {name: kind.config for name, kind in KINDS.items()}

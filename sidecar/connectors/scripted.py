@@ -1,0 +1,157 @@
+"""The embedded default: a connector that needs no provider, no network and no money, and is deterministic.
+
+Without a script it answers with the last UserText, word by word, one token a
+word, or calls the first tool where a tool call is required. Its usage depends
+on the request alone and stays within the bounds of section 5, so budgets and
+receipts behave as with a paid provider. With a script, rules decide; see
+`sidecar.connectors.script`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Final
+
+import trio
+from msgspec import Struct, structs
+
+from sidecar.connectors.promise import Answer, Lowered, Rejected
+from sidecar.connectors.script import ABSENT, Rule
+from sidecar.contract import canonical
+from sidecar.contract.values import InputItem, ProviderRequest, StopReason, ToolCall, ToolResult, Usage, UserText
+
+_STATE_KIND: Final = "scripted"
+_WORD: Final = re.compile(r"\s*\S+(?:\s+(?!.*\S))?", re.DOTALL)
+_BYTES_PER_TOKEN: Final = 4
+
+
+class _Asked(Struct, frozen=True):
+    """What the rules look at, and what an echo is made of."""
+
+    model: str
+    last_text: str
+    last_tool: str | None
+    input_tokens: int
+
+
+class Scripted:
+    """Answers by the first rule that matches; an echo where none does."""
+
+    def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
+        self._rules = rules
+        self._answered: Counter[int] = Counter()
+
+    def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
+        kept = tuple(item for item in request.input if _is_usable(item, upstream))
+        if not kept:
+            raise Rejected("nothing is left of the input without reasoning states that this model can't use")
+        usable = structs.replace(request, input=kept)
+        asked = _asked(usable)
+        for rule in self._rules:
+            if rule.reject is not None and rule.matches(asked.model, asked.last_text, asked.last_tool):
+                raise Rejected(rule.reject)
+        return Lowered(
+            request=usable,
+            upstream=upstream,
+            body=asked,
+            states_dropped=len(request.input) - len(kept),
+            call_ids=frozenset(item.tool_call.call_id for item in kept if item.tool_call),
+        )
+
+    async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+        rule = self._rule_for(lowered.body)
+        answer.sent = not rule.nothing_sent
+        await trio.sleep(rule.delay_ms / 1000)
+        for thought in rule.reasoning:
+            answer.reasoning_state(_state(lowered.upstream, thought))
+        cut = await self._speak(rule, lowered, answer)
+        for call in rule.calls:
+            answer.tool_call(call.id or "", call.name, call.arguments)
+        if rule.hang:
+            await trio.sleep_forever()
+        self._end(rule, lowered, answer, cut=cut)
+
+    async def aclose(self) -> None:
+        """Nothing is kept open."""
+
+    def _rule_for(self, asked: _Asked) -> Rule:
+        for at, rule in enumerate(self._rules):
+            if rule.reject is None and rule.matches(asked.model, asked.last_text, asked.last_tool):
+                if rule.times is not None and self._answered[at] >= rule.times:
+                    continue
+                self._answered[at] += 1
+                return rule
+        return Rule()
+
+    async def _speak(self, rule: Rule, lowered: Lowered, answer: Answer) -> bool:
+        """Emits the text; says whether the request's own output bound cut it."""
+        request = lowered.request
+        if rule.deltas is None and not rule.calls and not rule.fail and not rule.hang:
+            if request.tool_choice == "required":
+                answer.tool_call("", request.tools[0].name, "{}")
+                return False
+            words = _WORD.findall(lowered.body.last_text) or [lowered.body.last_text]
+            deltas, cut = words[: request.max_output_tokens], len(words) > request.max_output_tokens
+        else:
+            deltas, cut = list(rule.deltas or ()), False
+        for _ in range(rule.repeat):
+            for delta in deltas:
+                if rule.delta_delay_ms:
+                    await trio.sleep(rule.delta_delay_ms / 1000)
+                answer.text(delta)
+        return cut
+
+    def _end(self, rule: Rule, lowered: Lowered, answer: Answer, *, cut: bool) -> None:
+        usage = _usage(rule, lowered, answer)
+        if rule.fail is not None:
+            answer.fail(rule.fail.kind, rule.fail.message, usage if isinstance(rule.usage, Usage) else None)
+            return
+        natural: StopReason = "tool_use" if answer.saw_tool_call() else "max_output_tokens" if cut else "end_turn"
+        answer.complete(rule.stop or natural, usage, f"scripted-{lowered.request.request_id}")
+
+
+def _asked(request: ProviderRequest) -> _Asked:
+    texts = [chosen.text for item in request.input if isinstance(chosen := item.chosen, UserText)]
+    last = request.input[-1].chosen
+    names = {call.call_id: call.name for item in request.input if isinstance(call := item.chosen, ToolCall)}
+    last_tool = names.get(last.call_id) if isinstance(last, ToolResult) else None
+    input_tokens = 1 + len(canonical.encode(request)) // _BYTES_PER_TOKEN
+    return _Asked(request.model, texts[-1] if texts else "nothing was said", last_tool, input_tokens)
+
+
+def _usage(rule: Rule, lowered: Lowered, answer: Answer) -> Usage | None:
+    if rule.usage == ABSENT:
+        return None
+    if isinstance(rule.usage, Usage):
+        return rule.usage
+    request = lowered.request
+    said = sum(len(_WORD.findall(event.text_delta.text)) for event in answer.events() if event.text_delta)
+    tools = sum(1 for event in answer.events() if event.tool_call)
+    return Usage(
+        input_tokens=lowered.body.input_tokens,
+        cache_read_tokens=0,
+        cache_write_tokens=0,
+        output_tokens=min(request.max_output_tokens, max(1, said + tools)),
+    )
+
+
+def _state(upstream: str, thought: str) -> bytes:
+    return json.dumps({"k": _STATE_KIND, "m": upstream, "t": thought, "v": 1}, sort_keys=True).encode()
+
+
+def _is_usable(item: InputItem, upstream: str) -> bool:
+    """Everything but a reasoning state that this connector, for this model, did not emit."""
+    if not item.reasoning_state:
+        return True
+    try:
+        state = json.loads(item.reasoning_state.state)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(state, dict)
+        and set(state) == {"k", "m", "t", "v"}
+        and (state["k"], state["m"], state["v"]) == (_STATE_KIND, upstream, 1)
+        and isinstance(state["t"], str)
+    )

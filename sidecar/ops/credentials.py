@@ -1,0 +1,83 @@
+"""Secrets, by name: found where the host keeps them, and never shown.
+
+A name is a file in `$CREDENTIALS_DIRECTORY` (systemd's LoadCredential); an
+explicit file must not be open to other users; an environment variable is for
+development. Source: ECOSYSTEM section 1.3, CONTRACT section 7.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NoReturn
+
+from sidecar.contract.ids import is_id
+
+_CREDENTIAL_BYTES_MAX: Final = 65_536
+
+
+class CredentialFault(Exception):
+    """A credential can't be used; the message names it and says why, and never shows it."""
+
+
+class Secret:
+    """A secret that prints as its name; `reveal()` is the one way to its text."""
+
+    __slots__ = ("_name", "_text")
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<secret {self._name}>"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} can't be pickled")
+
+
+def load(*, name: str | None, file: Path | None, env: str | None, environ: Mapping[str, str] = os.environ) -> Secret:
+    """The secret that exactly one of the three names. Raises CredentialFault."""
+    if env is not None:
+        if env not in environ:
+            raise CredentialFault(f"the environment variable {env} is not set")
+        return _checked(f"${env}", environ[env])
+    if file is not None:
+        return _checked(str(file), _read(file, check_mode=True))
+    assert name is not None, "a credential is named by nothing"
+    directory = environ.get("CREDENTIALS_DIRECTORY")
+    if not directory:
+        raise CredentialFault(f"{name}: $CREDENTIALS_DIRECTORY is not set, so there is no credential of this name")
+    return _checked(name, _read(Path(directory) / name, check_mode=False))
+
+
+def _read(path: Path, *, check_mode: bool) -> str:
+    try:
+        status = path.stat()
+        if check_mode and stat.S_IMODE(status.st_mode) & 0o077:
+            raise CredentialFault(
+                f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}); chmod 600 it"
+            )
+        if status.st_size > _CREDENTIAL_BYTES_MAX:
+            raise CredentialFault(f"{path} is larger than {_CREDENTIAL_BYTES_MAX} bytes")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CredentialFault(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise CredentialFault(f"{path} is not text") from None
+
+
+def _checked(name: str, text: str) -> Secret:
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise CredentialFault(f"{name} is empty")
+    if not all(is_id(character) for character in text):
+        raise CredentialFault(f"{name} holds spaces, control characters or what is not ASCII")
+    return Secret(name, text)
