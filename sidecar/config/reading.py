@@ -15,7 +15,6 @@ from sidecar.config.values import RECORD_MARGIN_BYTES, Caller, Config, Connector
 from sidecar.contract.values import PriceRow
 from sidecar.rules.pricing import DatedPrice
 
-
 _PEER_NAMES = frozenset(key.name for key in tables.peer_keys())
 
 T = TypeVar("T")

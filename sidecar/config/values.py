@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from sidecar.rules.pricing import DatedPrice
 
-
 RECORD_MARGIN_BYTES: Final = 65_536  # what a ledger record may hold besides a frame (LEDGER section 5a)
 
 

@@ -23,7 +23,7 @@ from sidecar.contract import canonical
 from sidecar.contract.values import InputItem, ProviderRequest, StopReason, ToolCall, ToolResult, Usage, UserText
 
 _STATE_KIND: Final = "scripted"
-_WORD: Final = re.compile(r"\s*\S+(?:\s+(?!.*\S))?", re.DOTALL)
+_WORD: Final = re.compile(r"\S+\s*|\s+")
 _BYTES_PER_TOKEN: Final = 4
 
 

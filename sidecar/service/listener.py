@@ -34,8 +34,9 @@ class SocketUnavailable(Exception):
 
 
 def bind(path: Path, mode: int) -> socket.socket:
-    """A listening Unix socket at `path` with exactly this mode; replaces a socket that is there."""
+    """A listening Unix socket at `path` with exactly this mode; replaces a socket that is there, makes its folder."""
     try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             path.unlink()
         else:

@@ -1,0 +1,85 @@
+"""`sidecar check`: everything that is wrong with a configuration, before a daemon is started on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from sidecar.cli.setup import build_connectors, load_config
+from sidecar.config.keys import Complaint, ConfigFaults
+from sidecar.config.values import Config
+
+
+def check(config_path: Path, *, as_json: bool) -> int:
+    """0 for a configuration that a daemon can start on (warnings aside), else 78."""
+    complaints: list[Complaint] = []
+    warnings: list[Complaint] = []
+    try:
+        config = load_config(config_path)
+    except ConfigFaults as faults:
+        complaints += faults.complaints
+    else:
+        try:
+            build_connectors(config)
+        except ConfigFaults as faults:
+            complaints += faults.complaints
+        complaints += _rights(config)
+        warnings += _warnings(config)
+    _tell(config_path, complaints, warnings, as_json=as_json)
+    return os.EX_CONFIG if complaints else os.EX_OK
+
+
+def _rights(config: Config) -> list[Complaint]:
+    """Directories that this user could not use."""
+    complaints = []
+    for path, directory in (
+        ("ledger.directory", config.ledger.directory),
+        ("daemon.socket", config.daemon.socket.parent),
+    ):
+        there = directory
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            complaints.append(Complaint(path, f"{there} is no directory"))
+        elif not os.access(there, os.W_OK | os.X_OK):
+            complaints.append(Complaint(path, f"this user may not write in {there}"))
+    socket = config.daemon.socket
+    if socket.exists() and not socket.is_socket():
+        complaints.append(Complaint("daemon.socket", f"{socket} is there and is no socket"))
+    return complaints
+
+
+def _warnings(config: Config) -> list[Complaint]:
+    drain = config.daemon.drain_seconds_max
+    warnings = [
+        Complaint(
+            "daemon.drain_seconds_max",
+            f"{drain:g} s is below the {connector.time_limit_seconds:g} s that connector {connector.name} may take:"
+            " a stop can cut its requests off, at their whole reservation",
+        )
+        for connector in config.connectors.values()
+        if drain < connector.time_limit_seconds
+    ]
+    served = {name for caller in config.callers.values() for name in caller.models}
+    warnings += [Complaint(f"model {name}", "no caller may use it") for name in config.models if name not in served]
+    return warnings
+
+
+def _tell(path: Path, complaints: list[Complaint], warnings: list[Complaint], *, as_json: bool) -> None:
+    if as_json:
+        told = {"ok": not complaints, "complaints": _plain(complaints), "warnings": _plain(warnings)}
+        print(json.dumps(told, indent=2))
+        return
+    for complaint in complaints:
+        print(f"{path}: {complaint}", file=sys.stderr)
+    for warning in warnings:
+        print(f"{path}: warning: {warning}", file=sys.stderr)
+    if not complaints:
+        print(f"{path}: good")
+
+
+def _plain(complaints: list[Complaint]) -> list[dict[str, Any]]:
+    return [{"path": one.path, "line": one.line, "what": one.what, "hint": one.hint} for one in complaints]

@@ -1,0 +1,90 @@
+"""`sidecar serve`: the daemon in the foreground. Exit codes after sysexits (CONTRACT section 7)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import trio
+
+from sidecar.cli.setup import build_connectors, load_config
+from sidecar.config.keys import ConfigFaults
+from sidecar.config.values import Config
+from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
+from sidecar.ledger.ledger import Ledger
+from sidecar.ops.log import Form, Log
+from sidecar.service.daemon import Daemon, make_accounts, make_reservations
+from sidecar.service.listener import Bound, SocketUnavailable
+
+_LEDGER_DAMAGED = os.EX_DATAERR
+_ALREADY_RUNNING = os.EX_TEMPFAIL
+
+
+def serve(config_path: Path, log_form: Form | None) -> int:
+    log = Log(form=log_form)
+    try:
+        config = load_config(config_path)
+        return _serve(config, log)
+    except ConfigFaults as faults:
+        for complaint in faults.complaints:
+            print(f"{config_path}: {complaint}", file=sys.stderr)
+        return os.EX_CONFIG
+    except LedgerHeld as held:
+        log.error("ledger_held", why=str(held))
+        return _ALREADY_RUNNING
+    except LedgerDamaged as damage:
+        log.error("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
+        print(f"sidecar: {damage}", file=sys.stderr)
+        return _LEDGER_DAMAGED
+    except SocketUnavailable as fault:
+        log.error("socket_unavailable", why=str(fault))
+        return os.EX_CANTCREAT
+
+
+def _serve(config: Config, log: Log) -> int:
+    connectors = build_connectors(config)
+    accounts = make_accounts(config)
+
+    def begun(begin: BeginRecord) -> None:
+        if account := accounts.get(begin.caller_runtime_id):
+            account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
+
+    def completed(begin: BeginRecord, record: CompletedRecord) -> None:
+        if account := accounts.get(begin.caller_runtime_id):
+            account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
+
+    try:
+        ledger = Ledger.open(
+            config.ledger.directory,
+            segment_bytes=config.ledger.segment_bytes,
+            frame_bytes_max=config.daemon.frame_bytes_max,
+            requests_in_flight_max=config.daemon.requests_in_flight_max,
+            on_begin=begun,
+            on_completed=completed,
+        )
+    except OSError as error:
+        log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
+        return os.EX_IOERR
+    _log_recovery(ledger, log)
+    bound = Bound(config.daemon.socket, config.daemon.socket_mode)
+    daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log)
+    try:
+        return trio.run(daemon.run, bound)
+    finally:
+        bound.remove()
+
+
+def _log_recovery(ledger: Ledger, log: Log) -> None:
+    found = ledger.recovery
+    log.info("ledger_opened", segments=found.segments, records=found.records, clean=found.clean)
+    if found.set_aside is not None:
+        log.warning("tail_set_aside", bytes=found.set_aside_bytes, kept=found.set_aside)
+    for begin in found.indeterminate:
+        log.warning(
+            "indeterminate",
+            caller=begin.caller_runtime_id,
+            request=begin.request_id,
+            held_micro_usd=begin.reservation_micro_usd,
+        )

@@ -1,0 +1,50 @@
+"""From a configuration file to the parts that a daemon is made of. Shared by serve and check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sidecar.config.keys import Complaint, ConfigFaults
+from sidecar.config.reading import read_config
+from sidecar.config.values import Config
+from sidecar.config.values import Connector as ConnectorConfig
+from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.promise import Connector
+from sidecar.ops import credentials
+from sidecar.ops.credentials import CredentialFault, Secret
+
+
+def load_config(path: Path) -> Config:
+    """The checked configuration in this file. Raises ConfigFaults, also where the file can't be read."""
+    try:
+        source = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigFaults([Complaint(str(path), error.strerror or str(error))]) from None
+    except UnicodeDecodeError:
+        raise ConfigFaults([Complaint(str(path), "is not UTF-8")]) from None
+    return read_config(source, path.parent, config_keys())
+
+
+def build_connectors(config: Config) -> Mapping[str, Connector]:
+    """Every connector with its credential. Raises ConfigFaults with everything that is wrong in any of them."""
+    built: dict[str, Connector] = {}
+    complaints: list[Complaint] = []
+    for at, (name, wanted) in enumerate(config.connectors.items()):
+        try:
+            built[name] = KINDS[wanted.kind].build(wanted, _secret(wanted))
+        except CredentialFault as fault:
+            complaints.append(Complaint(f"connector[{at}].credential", str(fault)))
+        except ConfigFaults as faults:
+            complaints += [
+                Complaint(f"connector[{at}].script: {one.path}", one.what, one.line, one.hint)
+                for one in faults.complaints
+            ]
+    if complaints:
+        raise ConfigFaults(complaints)
+    return built
+
+
+def _secret(connector: ConnectorConfig) -> Secret | None:
+    wanted = connector.credential
+    return None if wanted is None else credentials.load(name=wanted.name, file=wanted.file, env=wanted.env)
