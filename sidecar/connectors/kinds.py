@@ -8,8 +8,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from sidecar.config.keys import Key, KindKeys, path_from
+from sidecar.config.keys import Key, KindKeys, choice, flag, path_from
 from sidecar.config.values import Connector as ConnectorConfig
+from sidecar.connectors.http_exchange import new_client
+from sidecar.connectors.openai_chat import OpenAIChat
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import read_script
 from sidecar.connectors.scripted import Scripted
@@ -32,7 +34,27 @@ def _scripted(config: ConnectorConfig, secret: Secret | None) -> Connector:
     return Scripted(read_script(script) if script else ())
 
 
+def _openai_chat_keys(folder: Path) -> tuple[Key, ...]:
+    return (
+        Key("max_tokens_field", choice("max_tokens", "max_completion_tokens"), "max_tokens"),
+        Key("send_stream_options", flag, default=True),
+    )
+
+
+def _openai_chat(config: ConnectorConfig, secret: Secret | None) -> Connector:
+    assert config.base_url is not None
+    return OpenAIChat(
+        new_client(),
+        base_url=config.base_url,
+        secret=secret.reveal() if secret else None,
+        body_bytes_max=config.body_bytes_max,
+        max_tokens_field=config.settings["max_tokens_field"],
+        send_stream_options=config.settings["send_stream_options"],
+    )
+
+
 KINDS: Final[Mapping[str, Kind]] = {
+    "openai_chat": Kind(KindKeys(_openai_chat_keys, needs_base_url=True), _openai_chat),
     "scripted": Kind(KindKeys(_scripted_keys), _scripted),
 }
 
