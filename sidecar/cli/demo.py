@@ -1,5 +1,243 @@
-"""demo"""
+"""`sidecar demo`: the real daemon in a temporary directory, talked to over its socket.
+
+A short conversation with a tool call, its receipt, a replay that is
+byte-identical, a refusal by the spend ceiling, and what the ledger holds at
+the end. The answers are scripted: no network, no key, no money.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sidecar.cli.dial import Dialed, invocation_frame, read_answer
+from sidecar.contract.values import (
+    PROVIDER_REQUEST,
+    AssistantText,
+    BeginRecord,
+    InputItem,
+    ProviderRequest,
+    RecordBody,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    TransportEvent,
+    TransportResult,
+    UserText,
+)
+from sidecar.ledger import recovery
+from sidecar.ledger.face import Place
+from sidecar.ledger.files import DiskFiles
+
+_START_SECONDS_MAX = 30.0
+_MODEL = "npc-fast"
+
+_CONFIG = """
+[daemon]
+socket = "requests.sock"
+frame_bytes_max = 196608
+
+[ledger]
+directory = "ledger"
+segment_bytes = 1048576
+
+[[caller]]
+id = "dungeon"
+models = ["npc-fast"]
+spend_ceiling_micro_usd = 5_000_000
+spend_window_seconds = 86_400
+
+[[caller]]
+id = "miser"
+models = ["npc-fast"]
+spend_ceiling_micro_usd = 1_000
+spend_window_seconds = 86_400
+
+[[connector]]
+name = "rehearsal"
+kind = "scripted"
+script = "script.toml"
+
+[[model]]
+name = "npc-fast"
+connector = "rehearsal"
+upstream = "rehearsal-1"
+
+[[model.price]]
+input = 1_000_000
+cache_read = 100_000
+cache_write_short = 1_250_000
+cache_write_long = 2_000_000
+output = 5_000_000
+"""
+
+_SCRIPT = """
+[[rule]]
+tool = "look"
+deltas = ["A staircase leads down. ", "It smells of ", "dragon."]
+
+[[rule]]
+text = "behind the door"
+calls = [{name = "look", arguments = '{"at": "door"}', id = "call_1"}]
+"""
+
+_LOOK = ToolDefinition(
+    name="look",
+    description="Looks at something in the room.",
+    parameters_json='{"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}',
+)
 
 
 def demo() -> int:
-    return 0
+    with tempfile.TemporaryDirectory(prefix="sidecar-") as name:
+        folder = Path(name)
+        (folder / "sidecar.toml").write_text(_CONFIG)
+        (folder / "script.toml").write_text(_SCRIPT)
+        with _daemon(folder) as is_up:
+            if not is_up:
+                return os.EX_UNAVAILABLE
+            with Dialed(folder / "requests.sock") as dialed:
+                as_promised = _converse(dialed)
+        _list_ledger(folder / "ledger")
+    return os.EX_OK if as_promised else os.EX_SOFTWARE
+
+
+@contextmanager
+def _daemon(folder: Path) -> Iterator[bool]:
+    """The daemon as its own process, from its socket's first moment to its clean exit; False if it doesn't start."""
+    log = folder / "log"
+    command = [sys.executable, "-m", "sidecar", "serve", "--config", str(folder / "sidecar.toml")]
+    print(f"$ sidecar serve --config {folder / 'sidecar.toml'}\n")
+    with log.open("w") as sink, subprocess.Popen(command, stderr=sink) as process:
+        try:
+            if _is_up(process, folder / "requests.sock"):
+                yield True
+            else:
+                print(log.read_text(), file=sys.stderr)
+                yield False
+        finally:
+            process.terminate()
+
+
+def _is_up(process: subprocess.Popen[bytes], socket: Path) -> bool:
+    give_up_at = time.monotonic() + _START_SECONDS_MAX
+    while time.monotonic() < give_up_at and process.poll() is None:
+        try:
+            with Dialed(socket):
+                return True
+        except OSError:
+            time.sleep(0.02)
+    return False
+
+
+def _converse(dialed: Dialed) -> bool:
+    """Whether the replay was byte-identical and the ceiling held."""
+    question = InputItem(user_text=UserText(text="What is behind the door?"))
+    first = _ask(dialed, "dungeon", "turn-1", (question,))
+    call = next(event.payload.tool_call for event in _events(first) if event.payload.tool_call)
+    seen = ToolResult(call_id=call.call_id, output="a staircase, dark, warm air")
+    history = (question, InputItem(tool_call=call), InputItem(tool_result=seen))
+    second, frame, answer = _asked(dialed, "dungeon", "turn-2", history)
+    said = "".join(event.payload.text_delta.text for event in _events(second) if event.payload.text_delta)
+    print("\nThe same bytes again:")
+    again = dialed.ask(frame)
+    same = "identical to the first answer; nothing was asked" if again == answer else "DIFFERENT"
+    print(f"  {len(again)} bytes, {same}")
+    goodbye = (*history, InputItem(assistant_text=AssistantText(text=said)), _user("Thank you, goodbye."))
+    _ask(dialed, "dungeon", "turn-3", goodbye)
+    print("\nA caller whose ceiling is 1000 micro-USD, below one worst case:")
+    refused = _ask(dialed, "miser", "turn-1", (question,)).disposition.refused
+    return again == answer and refused == "SpendCeiling"
+
+
+def _user(text: str) -> InputItem:
+    return InputItem(user_text=UserText(text=text))
+
+
+def _ask(dialed: Dialed, caller: str, request_id: str, items: tuple[InputItem, ...]) -> TransportResult:
+    return _asked(dialed, caller, request_id, items)[0]
+
+
+def _asked(
+    dialed: Dialed, caller: str, request_id: str, items: tuple[InputItem, ...]
+) -> tuple[TransportResult, bytes, bytes]:
+    """The result, and the two frames that went over the socket for it."""
+    request = ProviderRequest(
+        schema_id=PROVIDER_REQUEST,
+        request_id=request_id,
+        conversation_id="demo",
+        model=_MODEL,
+        instructions="You are the narrator of a dungeon.",
+        input=items,
+        tools=(_LOOK,),
+        tool_choice="auto",
+        parallel_tool_calls=False,
+        max_output_tokens=64,
+    )
+    expires_at = time.time_ns() // 1_000_000 + 60_000
+    frame = invocation_frame(request, caller=caller, expires_at_unix_ms=expires_at, max_cost_micro_usd=100_000)
+    answer = dialed.ask(frame)
+    result = read_answer(answer)
+    assert isinstance(result, TransportResult), result
+    _show(caller, request_id, items, result)
+    return result, frame, answer
+
+
+def _events(result: TransportResult) -> tuple[TransportEvent, ...]:
+    return result.disposition.transported.events if result.disposition.transported else ()
+
+
+def _show(caller: str, request_id: str, items: tuple[InputItem, ...], result: TransportResult) -> None:
+    last: UserText | ToolResult = items[-1].chosen
+    print(f"{caller} {request_id} > {last.text if isinstance(last, UserText) else 'tool result: ' + last.output}")
+    if result.disposition.refused:
+        print(f"  refused: {result.disposition.refused}")
+        return
+    transported = result.disposition.transported
+    assert transported, "a result is refused or transported"
+    for event in transported.events:
+        if event.payload.text_delta:
+            print(f"  {_MODEL} < {event.payload.text_delta.text}")
+        elif event.payload.tool_call:
+            call: ToolCall = event.payload.tool_call
+            print(f"  {_MODEL} < calls {call.name} {call.arguments}")
+    receipt, ended = transported.receipt, transported.receipt.outcome.completed
+    if ended:
+        usage = ended.usage
+        print(
+            f"  receipt: {ended.stop_reason}, {usage.input_tokens} tokens in, {usage.output_tokens} out,"
+            f" {receipt.cost_micro_usd} micro-USD, provider {receipt.provider}"
+        )
+
+
+def _list_ledger(directory: Path) -> None:
+    print("\nThe ledger:")
+    begun: dict[tuple[int, int], BeginRecord] = {}
+
+    def show(body: RecordBody, place: Place) -> None:
+        where = f"  {place.segment}:{place.offset:<7}"
+        if body.begin:
+            begun[place.segment, place.offset] = body.begin
+            begin = body.begin
+            who = f"{begin.caller_runtime_id} {begin.request_id}"
+            print(f"{where} begin      {who}  reserved {begin.reservation_micro_usd}")
+        elif body.completed:
+            completed = body.completed
+            begin = begun[completed.begin_segment, completed.begin_offset]
+            print(
+                f"{where} completed  {begin.caller_runtime_id} {begin.request_id}  charged {completed.charge_micro_usd}"
+                f", {completed.outcome}, answer of {len(completed.response) - 1} bytes"
+            )
+        elif body.opened:
+            print(f"{where} opened     incarnation {body.opened.incarnation}")
+        elif body.closed:
+            print(f"{where} closed")
+
+    found = recovery.read(DiskFiles(), directory, show, cold=False)
+    print(f"  chain head {found.end.head.hex()}")

@@ -1,0 +1,77 @@
+"""What a command line needs of a client: build an invocation, send it, read the one answer. Blocking."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from sidecar.contract import canonical
+from sidecar.contract.values import (
+    TRANSPORT_INVOCATION,
+    ProviderRequest,
+    TransportError,
+    TransportInvocation,
+    TransportResult,
+)
+from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSplitter, framed
+
+_RECEIVE_BYTES = 65_536
+_results = msgspec.msgpack.Decoder(TransportResult)
+_errors = msgspec.msgpack.Decoder(TransportError)
+
+
+def invocation_frame(
+    request: ProviderRequest, *, caller: str, expires_at_unix_ms: int, max_cost_micro_usd: int
+) -> bytes:
+    """The canonical invocation of a request, without its length prefix; its digests are computed here."""
+    digest = canonical.digest(canonical.encode(request))
+    invocation = TransportInvocation(
+        schema_id=TRANSPORT_INVOCATION,
+        caller_runtime_id=caller,
+        expires_at_unix_ms=expires_at_unix_ms,
+        max_cost_micro_usd=max_cost_micro_usd,
+        native_request_sha256=digest,
+        provider_request_sha256=digest,
+        request=request,
+    )
+    return canonical.encode(invocation)
+
+
+def read_answer(frame: bytes) -> TransportResult | TransportError:
+    """What the daemon said."""
+    try:
+        return _results.decode(frame)
+    except msgspec.ValidationError:
+        return _errors.decode(frame)
+
+
+class Dialed:
+    """One connection to a daemon; one frame out, one frame back."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._splitter = FrameSplitter(FRAME_BYTES_LIMIT)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, frame: bytes) -> bytes:
+        """Raises ConnectionError if the daemon closes before it has answered."""
+        self._socket.sendall(framed(frame))
+        while (answer := self._splitter.next_frame()) is None:
+            received = self._socket.recv(_RECEIVE_BYTES)
+            if not received:
+                raise ConnectionResetError("the daemon closed the connection before it had answered")
+            self._splitter.feed(received)
+        return answer

@@ -1,0 +1,87 @@
+"""A ledger in memory with the face of the one on disk: for roads under a virtual clock, which sees no threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from msgspec import structs
+
+from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.ledger.face import Place, Recorded
+from sidecar.ledger.faults import LedgerUnavailable
+
+
+class MemoryLedger:
+    """Keeps records in lists. `delay_seconds` is how long an append takes; `fail_with` refuses every append."""
+
+    def __init__(self) -> None:
+        self.begins: list[BeginRecord] = []
+        self.completes: list[tuple[BeginRecord, CompletedRecord]] = []
+        self.low_water_unix_ms = 0
+        self.poisoned: str | None = None
+        self.delay_seconds = 0.0
+        self.fail_begin_with: str | None = None
+        self.fail_complete_with: str | None = None
+        self.room_bytes = 1 << 30
+        self._recorded: dict[tuple[str, str], Recorded] = {}
+        self._frames: dict[int, bytes] = {}
+        self._offset = 0
+        self._poison = trio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        yield
+
+    def poison(self, why: str) -> None:
+        self.poisoned = why
+        self._poison.set()
+
+    async def wait_poisoned(self) -> None:
+        await self._poison.wait()
+
+    def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
+        return self._recorded.get((caller_runtime_id, request_id))
+
+    async def begin(self, record: BeginRecord) -> Place:
+        await self._append(self.fail_begin_with)
+        place = self._next_place()
+        key = (record.caller_runtime_id, record.request_id)
+        assert key not in self._recorded
+        self.begins.append(record)
+        self._recorded[key] = Recorded(
+            identity=bytes(record.identity_sha256),
+            reservation_micro_usd=record.reservation_micro_usd,
+            admitted_at_unix_ms=record.admitted_at_unix_ms,
+            begin=place,
+        )
+        return place
+
+    def room_for(self, record: CompletedRecord) -> bool:
+        return len(record.response) <= self.room_bytes
+
+    async def complete(self, begin: BeginRecord, record: CompletedRecord) -> None:
+        await self._append(self.fail_complete_with)
+        key = (begin.caller_runtime_id, begin.request_id)
+        assert self._recorded[key].completed is None
+        place = self._next_place()
+        self.completes.append((begin, record))
+        self._frames[place.offset] = record.response[1:]
+        self._recorded[key] = structs.replace(self._recorded[key], completed=place)
+
+    async def read_response(self, recorded: Recorded) -> bytes:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        assert recorded.completed is not None
+        return self._frames[recorded.completed.offset]
+
+    async def _append(self, fault: str | None) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.delay_seconds)
+        why = self.poisoned or fault
+        if why is not None:
+            raise LedgerUnavailable(why)
+
+    def _next_place(self) -> Place:
+        self._offset += 1
+        return Place(1, self._offset, 1)
