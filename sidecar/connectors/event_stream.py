@@ -4,7 +4,8 @@ Lines end with LF, CRLF or CR and nothing else. A line that begins with a colon
 is a comment. An event ends with a blank line; what stands behind the last one
 is given at the end of the stream if it is whole JSON, because several servers
 leave out the last blank line. Bytes that are not UTF-8, and lines or events
-above their bound, are faults and never become other text.
+above their bound, are a fault and never become other text: it stands behind
+the events that came before it, and nothing follows it.
 Source: the HTML standard's event stream section; WIRE section 1.1.
 """
 
@@ -27,82 +28,92 @@ class Event(Struct, frozen=True):
     name: str = ""
 
 
-class StreamFault(ValueError):
-    """These bytes are no event stream that can be read; the message says why."""
+class StreamFault(Struct, frozen=True):
+    """From here on these bytes are no event stream that can be read; `why` is for a person."""
+
+    why: str
+    is_too_large: bool = False
 
 
 class EventStream:
-    """Feed it what arrived; it returns the events that have become whole."""
+    """Feed it what arrived; it returns the events that have become whole, and a fault as the last thing ever."""
 
     def __init__(self, *, line_bytes_max: int, event_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
         self._event_bytes_max = event_bytes_max
-        self._buffer = bytearray()
-        self._searched = 0
+        self._buffer = bytearray()  # the line that is not whole yet
+        self._searched = 0  # how much of it is known to hold no line end
         self._skip_line_feed = False
         self._first_line = True
-        self._data: list[bytes] = []
-        self._data_bytes = 0
+        self._data = bytearray()  # the open event's data lines, each behind an LF
         self._name = b""
+        self._broken = False
 
-    def feed(self, received: bytes) -> list[Event]:
+    def feed(self, received: bytes) -> list[Event | StreamFault]:
         if self._skip_line_feed and received:
             received = received.removeprefix(b"\n")  # the second half of a CRLF that was split
             self._skip_line_feed = False
         self._buffer += received
-        events: list[Event] = []
+        out: list[Event | StreamFault] = []
         begin = 0
         for line_end in _LINE_END.finditer(self._buffer, self._searched):
-            self._line(bytes(self._buffer[begin : line_end.start()]), events)
+            self._line(self._buffer[begin : line_end.start()], out)
             begin = line_end.end()
-        if begin and begin == len(self._buffer):
-            self._skip_line_feed = self._buffer.endswith(b"\r")
+        self._skip_line_feed = begin > 0 and begin == len(self._buffer) and self._buffer.endswith(b"\r")
         del self._buffer[:begin]
         self._searched = len(self._buffer)
         if len(self._buffer) > self._line_bytes_max:
-            raise StreamFault(f"a line of more than {self._line_bytes_max} bytes")
-        return events
+            self._line(self._buffer, out)
+        return out
 
-    def close(self) -> list[Event]:
+    def close(self) -> list[Event | StreamFault]:
         """The end of the stream: a last event without its blank line, if it is whole JSON."""
-        events: list[Event] = []
+        out: list[Event | StreamFault] = []
         if self._buffer:
-            self._line(bytes(self._buffer), events)
-            self._buffer.clear()
-        if self._data:
-            event = self._event()
-            if _is_json(event.data):
-                events.append(event)
-        return events
+            self._line(self._buffer, out)
+        if self._data and not self._broken:
+            last: list[Event | StreamFault] = []
+            self._line(bytearray(), last)
+            out += [event for event in last if isinstance(event, Event) and _is_json(event.data)]
+        self._broken = True
+        return out
 
-    def _line(self, line: bytes, events: list[Event]) -> None:
-        if len(line) > self._line_bytes_max:
-            raise StreamFault(f"a line of more than {self._line_bytes_max} bytes")
-        if self._first_line:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
-            self._first_line = False
-        if not line:
-            if self._data:
-                events.append(self._event())
-            self._name = b""
+    def _line(self, line: bytearray, out: list[Event | StreamFault]) -> None:
+        if self._broken:
             return
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"data":
-            self._data.append(value)
-            self._data_bytes += len(value) + 1
-            if self._data_bytes > self._event_bytes_max:
-                raise StreamFault(f"an event of more than {self._event_bytes_max} bytes")
-        elif field == b"event":
-            self._name = value
+        if len(line) > self._line_bytes_max:
+            self._break(StreamFault(f"a line of more than {self._line_bytes_max} bytes", is_too_large=True), out)
+        elif line and not (self._first_line and line == _BYTE_ORDER_MARK):
+            self._field(line.removeprefix(_BYTE_ORDER_MARK) if self._first_line else line, out)
+        elif self._data:
+            self._event(out)
+        else:
+            self._name = b""
+        self._first_line = False
 
-    def _event(self) -> Event:
+    def _field(self, line: bytearray, out: list[Event | StreamFault]) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data += b"\n"
+            self._data += value
+            if len(self._data) - 1 > self._event_bytes_max:
+                self._break(StreamFault(f"an event of more than {self._event_bytes_max} bytes", is_too_large=True), out)
+        elif name == b"event":
+            self._name = bytes(value)
+
+    def _event(self, out: list[Event | StreamFault]) -> None:
         try:
-            event = Event(b"\n".join(self._data).decode("utf-8"), self._name.decode("utf-8"))
+            out.append(Event(self._data[1:].decode("utf-8"), self._name.decode("utf-8")))
         except UnicodeDecodeError as error:
-            raise StreamFault(f"bytes that are not UTF-8 ({error.reason})") from None
-        self._data, self._data_bytes = [], 0
-        return event
+            self._break(StreamFault(f"bytes that are not UTF-8 ({error.reason})"), out)
+        self._data.clear()
+        self._name = b""
+
+    def _break(self, fault: StreamFault, out: list[Event | StreamFault]) -> None:
+        self._broken = True
+        self._buffer = bytearray()
+        out.append(fault)
 
 
 def _is_json(text: str) -> bool:

@@ -5,6 +5,7 @@ Source: WIRE section 7; CONTRACT sections 5 (usage of a failure) and 6.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -61,17 +62,26 @@ KIND_BY_CODE: Final[Mapping[str, FailureKind]] = {
             "content_policy_violation",
             "cyber_policy",
             "bio_policy",
-            "invalid_request_error",
-            "not_found_error",
+            "request_too_large",
+            "conflict_error",
             "model_not_found",
         ),
         "invalid_request",
     ),
     **dict.fromkeys(
-        ("server_error", "server_is_overloaded", "overloaded_error", "unavailable_error", "api_error"), "unavailable"
+        ("server_error", "server_is_overloaded", "overloaded_error", "unavailable_error", "vector_store_timeout"),
+        "unavailable",
     ),
     "timeout_error": "timeout",
 }
+
+# Words that many servers put beside any status: they decide only where there is none.
+KIND_BY_VAGUE_WORD: Final[Mapping[str, FailureKind]] = {
+    "invalid_request_error": "invalid_request",
+    "not_found_error": "invalid_request",
+    "api_error": "unavailable",
+}
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
 
 
 def kind_of_status(status: int) -> FailureKind:
@@ -86,24 +96,32 @@ def kind_of_status(status: int) -> FailureKind:
 
 def kind_of(error: Mapping[str, Any], status: int | None) -> FailureKind:
     """By the error object's `code`, then its `type`, then the status; a whole-number code is a status."""
-    code = error.get("code")
-    for word in (code, error.get("type")):
-        if isinstance(word, str) and word in KIND_BY_CODE:
+    words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]
+    for word in words:
+        if word in KIND_BY_CODE:
             return KIND_BY_CODE[word]
+    status = _status_in(error.get("code")) or status
+    if status is not None:
+        return kind_of_status(status)
+    return next((KIND_BY_VAGUE_WORD[word] for word in words if word in KIND_BY_VAGUE_WORD), "provider")
+
+
+def _status_in(code: object) -> int | None:
+    """The status that an error's code is, as OpenRouter and vLLM write it, also as text."""
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
+        code = int(code)
     if isinstance(code, int) and not isinstance(code, bool) and 300 <= code <= 599:
-        return kind_of_status(code)
-    if isinstance(code, str) and code.isdigit() and 300 <= int(code) <= 599:
-        return kind_of_status(int(code))
-    return "provider" if status is None else kind_of_status(status)
+        return code
+    return None
 
 
 def wait_seconds(headers: Mapping[str, str], now_unix: float) -> float | None:
     """How long the provider asks to wait, by `retry-after-ms` or `Retry-After` (seconds or a date); None if unsaid."""
     for name, scale in (("retry-after-ms", 1000), ("retry-after", 1)):
         said = headers.get(name, "").strip()
-        if said and said.replace(".", "", 1).isdecimal():
+        if _SECONDS.fullmatch(said):
             return float(said) / scale
     try:
         return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - now_unix)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None

@@ -1,10 +1,12 @@
 """The one HTTP exchange: a POST that is sent exactly once, and a body that is read within bounds.
 
-Nothing is retried and no redirect is followed. `Answer.sent` turns true when
-the first byte of the request is about to leave, so that a failure to connect
-costs nothing and any later one costs what is not known. There are no timeouts
-here: the deadline of the invocation cancels the whole. Faults of the HTTP
-library are turned into failures here and nowhere else.
+Nothing is retried, no redirect is followed, no cookie is kept. `Answer.sent`
+turns true when the first byte of the request is about to leave, so that a
+failure to connect costs nothing and any later one costs what is not known. A
+status of 400 and above is the provider's last word: it stands even if the
+error's body breaks off or the deadline strikes while it is read. There are no
+timeouts here: the deadline of the invocation cancels the whole. Faults of the
+HTTP library are turned into failures here and nowhere else.
 Source: CONTRACT sections 5 and 6; WIRE sections 1, 7 and 8.
 """
 
@@ -14,18 +16,21 @@ import json
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx2
 from msgspec import Struct
 
 from sidecar.connectors.failures import USAGE_UNKNOWN_STATUSES, kind_of, kind_of_status, wait_seconds
-from sidecar.connectors.messages import clean_message
+from sidecar.connectors.messages import MESSAGE_CHARACTERS_MAX, clean_message
 from sidecar.connectors.promise import Answer
 from sidecar.contract.values import NOTHING_USED, FailureKind
 
 ERROR_BODY_BYTES_MAX: Final = 65_536
-_LEAVING: Final = "send_request_headers.started"
+_LEAVING: Final = "send_request_headers.started"  # the first trace event after which a byte of the request may leave
+_IDLE_SECONDS_MAX: Final = 30.0  # below the idle limits of common servers and gateways (60 s and more)
 
 
 class Outgoing(Struct, frozen=True, kw_only=True):
@@ -48,9 +53,23 @@ class ExchangeFault(Exception):
         self.kind = kind
 
 
-def new_client() -> httpx2.AsyncClient:
-    """A client that takes nothing from the environment, follows nothing and waits as long as it is let."""
-    return httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=None)
+def new_client(*, idle_connections_max: int) -> httpx2.AsyncClient:
+    """A client that takes nothing from the environment, follows nothing, keeps no cookie and waits for no slot.
+
+    How many exchanges run at once is the service's to bound; this only says how many connections stay open after them.
+    """
+    return httpx2.AsyncClient(
+        headers={"user-agent": "model-sidecar"},
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        trust_env=False,
+        follow_redirects=False,
+        timeout=None,
+        limits=httpx2.Limits(
+            max_connections=None,
+            max_keepalive_connections=idle_connections_max,
+            keepalive_expiry=_IDLE_SECONDS_MAX,
+        ),
+    )
 
 
 async def post(
@@ -59,7 +78,7 @@ async def post(
     """The pieces of a 200's body; any other status ends the Answer and yields nothing.
 
     Raises ExchangeFault for a broken connection and for a body above its
-    bound. Use it with `contextlib.aclosing`.
+    bound. Use it with `contextlib.aclosing`: closed early, it drops the connection.
     """
 
     async def trace(name: str, _: Mapping[str, Any]) -> None:
@@ -73,16 +92,15 @@ async def post(
         ) as response:
             if response.status_code != 200:
                 await _fail_by_status(response, outgoing, answer)
-                return
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
+            elif response.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
                 answer.fail("provider", "the provider encoded a body that was asked for as it is")
-                return
-            async with aclosing(_bounded(response, body_bytes_max)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            else:
+                async with aclosing(_bounded(response, body_bytes_max)) as pieces:
+                    async for piece in pieces:
+                        yield piece
     except httpx2.TimeoutException as error:
         raise ExchangeFault("timeout", _said(error, outgoing)) from error
-    except httpx2.InvalidURL as error:
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
         raise ExchangeFault("provider", _said(error, outgoing)) from error
     except httpx2.HTTPError as error:
         raise ExchangeFault("unavailable", _said(error, outgoing)) from error
@@ -99,33 +117,39 @@ async def _bounded(response: httpx2.Response, body_bytes_max: int) -> AsyncGener
 
 
 async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer: Answer) -> None:
-    """The failure that a status of 300 and above, or a strange 2xx, is."""
-    status = response.status_code
-    body, was_cut = await _error_body(response)
-    error = error_of(body)
-    said = str(error.get("message") or "") if error else ""
-    kind = kind_of(error, status) if error else kind_of_status(status)
-    message = (
-        said or f"HTTP {status} with {'an empty' if not body else 'a non-JSON' if error is None else 'an unknown'} body"
-    )
-    if 300 <= status < 400:
-        message = f"HTTP {status}: a redirect, which is never followed"
-    wait = wait_seconds(response.headers, time.time())
-    message = clean_message(message, outgoing.secret, was_cut=was_cut)
-    if wait is not None:
-        message = f"{message[:960]} (the provider asks to wait {wait:g} s)"
-    is_known = status >= 400 and status not in USAGE_UNKNOWN_STATUSES
-    answer.fail(kind, message, NOTHING_USED if is_known else None)
-
-
-async def _error_body(response: httpx2.Response) -> tuple[bytes, bool]:
+    """The failure that a status of 300 and above, or a strange 2xx, is; also if its body breaks off or is cut."""
     body = bytearray()
-    async with aclosing(response.aiter_raw()) as pieces:
-        async for piece in pieces:
-            body += piece
-            if len(body) > ERROR_BODY_BYTES_MAX:
-                return bytes(body[:ERROR_BODY_BYTES_MAX]), True
-    return bytes(body), False
+    try:
+        async with aclosing(response.aiter_raw()) as pieces:
+            async for piece in pieces:
+                body += piece[: ERROR_BODY_BYTES_MAX - len(body)]
+                if len(body) == ERROR_BODY_BYTES_MAX:
+                    break
+    except httpx2.HTTPError:
+        pass  # the status has said what matters
+    finally:
+        kind, message = status_failure(response.status_code, response.headers, bytes(body), outgoing.secret)
+        is_known = response.status_code >= 400 and response.status_code not in USAGE_UNKNOWN_STATUSES
+        answer.fail(kind, message, NOTHING_USED if is_known else None)
+
+
+def status_failure(
+    status: int, headers: Mapping[str, str], body: bytes, secret: str | None
+) -> tuple[FailureKind, str]:
+    """The kind and the message for a person that a status other than 200 and what came with it make."""
+    if 300 <= status < 400:
+        return "provider", f"HTTP {status}: a redirect, which is never followed"
+    error = error_of(body)
+    kind = kind_of(error, status) if error is not None else kind_of_status(status)
+    said = words_of(error) if error is not None else ""
+    if not said:
+        said = f"HTTP {status} with {'an empty' if not body else 'a non-JSON' if error is None else 'an unknown'} body"
+    message = clean_message(said, secret)
+    wait = wait_seconds(headers, time.time())
+    if wait is not None:
+        waiting = f" (the provider asks to wait {wait:.12g} s)"
+        message = message[: MESSAGE_CHARACTERS_MAX - len(waiting)] + waiting
+    return kind, message
 
 
 def error_of(body: bytes | str) -> dict[str, Any] | None:
@@ -138,11 +162,21 @@ def error_of(body: bytes | str) -> dict[str, Any] | None:
         document = document[0]
     if not isinstance(document, dict):
         return None
-    error = document.get("error", document)
+    error = document.get("error")
     if isinstance(error, str):
-        return {"message": error}
+        return {**document, "message": error}
     return error if isinstance(error, dict) else document
 
 
+def words_of(error: Mapping[str, Any]) -> str:
+    """What an error object says to a person; FastAPI servers call it `detail`. Empty where it says nothing."""
+    for name in ("message", "detail"):
+        said = error.get(name)
+        if said:
+            return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    return ""
+
+
 def _said(error: Exception, outgoing: Outgoing) -> str:
-    return clean_message(f"{type(error).__name__}: {error}", outgoing.secret)
+    what = "no connection to" if isinstance(error, httpx2.ConnectError) else "the connection broke:"
+    return clean_message(f"{what} {urlsplit(outgoing.url).netloc} ({type(error).__name__}: {error})", outgoing.secret)

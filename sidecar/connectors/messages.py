@@ -8,27 +8,45 @@ from __future__ import annotations
 from typing import Final
 
 MESSAGE_CHARACTERS_MAX: Final = 1024
-_SHOWN_PREFIX_MAX: Final = 4  # a shorter piece of a key at a cut tells nothing
+SHOWN: Final = "<credential>"
+_PIECE: Final = 8  # so many characters in common with the credential are a piece of it
+_END_PIECE: Final = 4  # and so many at the very end, where a cut may have hidden the rest
 
 
-def clean_message(text: str, secret: str | None = None, *, was_cut: bool = False) -> str:
+def clean_message(text: str, secret: str | None = None) -> str:
     """The text without control characters and without the secret, cut to what a message may hold.
 
-    `was_cut` says that the text ended at a bound of ours: then a piece of the
-    secret that stands at its very end is removed too.
+    Pieces of the secret go too: whoever wrote the text may have cut it, or masked only part of it.
     """
     if secret:
-        text = text.replace(secret, "<credential>")
-        if was_cut:
-            text = _without_cut_secret(text, secret)
+        text = scrubbed(text, secret)
     text = "".join(character if character.isprintable() else " " for character in text).strip()
     if len(text) > MESSAGE_CHARACTERS_MAX:
         text = text[: MESSAGE_CHARACTERS_MAX - 3] + "..."
     return text or "the provider gave no reason"
 
 
-def _without_cut_secret(text: str, secret: str) -> str:
-    for length in range(len(secret) - 1, _SHOWN_PREFIX_MAX - 1, -1):
+def scrubbed(text: str, secret: str) -> str:
+    """The text with every piece of the secret of at least 8 characters replaced, and a shorter one at its end."""
+    size = min(_PIECE, len(secret))
+    pieces = {secret[at : at + size] for at in range(len(secret) - size + 1)}
+    shown: list[str] = []
+    at = 0
+    while at < len(text):
+        if text[at : at + size] not in pieces:
+            shown.append(text[at])
+            at += 1
+            continue
+        end = at + size
+        while end < len(text) and text[end - size + 1 : end + 1] in pieces:
+            end += 1
+        shown.append(SHOWN)
+        at = end
+    return _without_end_piece("".join(shown), secret)
+
+
+def _without_end_piece(text: str, secret: str) -> str:
+    for length in range(min(_PIECE, len(secret)) - 1, _END_PIECE - 1, -1):
         if text.endswith(secret[:length]):
-            return text[:-length] + "<credential>"
+            return text[:-length] + SHOWN
     return text

@@ -81,7 +81,27 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 WRONG = st.sampled_from(
-    [None, True, False, -1, 256, 2**32, 2**64 - 1, 1.0, 0.5, "", "x", b"", b"x", [], {}, [1], {"a": 1}, "short", "Expired"]
+    [
+        None,
+        True,
+        False,
+        -1,
+        256,
+        2**32,
+        2**64 - 1,
+        1.0,
+        0.5,
+        "",
+        "x",
+        b"",
+        b"x",
+        [],
+        {},
+        [1],
+        {"a": 1},
+        "short",
+        "Expired",
+    ]
 )
 
 

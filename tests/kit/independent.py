@@ -95,9 +95,9 @@ _types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine_many({"string": _
 def _type(validator: Any, types: Any, instance: Any, schema: Any) -> Any:
     """As ever, and: bytes where the format is binary, text where it is not."""
     yield from jsonschema.Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
-    if isinstance(instance, str | bytes) and "string" in ([types] if isinstance(types, str) else types):
-        if isinstance(instance, bytes) != (schema.get("format") == "binary"):
-            yield jsonschema.ValidationError("bytes and text are not the same")
+    is_text = isinstance(instance, str | bytes) and "string" in ([types] if isinstance(types, str) else types)
+    if is_text and isinstance(instance, bytes) != (schema.get("format") == "binary"):
+        yield jsonschema.ValidationError("bytes and text are not the same")
 
 
 def _format(validator: Any, name: str, instance: Any, schema: Any) -> Any:

@@ -1,0 +1,34 @@
+"""A ledger small enough to be looked at byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit.records import FRAME_BYTES_MAX, SEGMENT_BYTES
+
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.ledger import Ledger
+
+OpenLedger = Callable[..., Ledger]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def open_ledger(directory: Path) -> OpenLedger:
+    def opened(files: DiskFiles | None = None, **changes: object) -> Ledger:
+        terms = {
+            "segment_bytes": SEGMENT_BYTES,
+            "frame_bytes_max": FRAME_BYTES_MAX,
+            "requests_in_flight_max": 8,
+            "files": files,
+            **changes,
+        }
+        return Ledger.open(directory, **terms)  # type: ignore[arg-type]
+
+    return opened

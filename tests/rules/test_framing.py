@@ -1,0 +1,59 @@
+"""Frames out of a byte stream, however it is split."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize, FrameSplitter, framed
+
+FRAME_BYTES_MAX = 300
+
+
+def split_into_frames(pieces: list[bytes]) -> list[bytes]:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    frames = []
+    for piece in pieces:
+        splitter.feed(piece)
+        while (frame := splitter.next_frame()) is not None:
+            frames.append(frame)
+    return frames
+
+
+@given(st.lists(st.binary(min_size=1, max_size=FRAME_BYTES_MAX), max_size=6), st.data())
+def test_any_split_of_the_stream_gives_the_same_frames(frames: list[bytes], draw: st.DataObject) -> None:
+    stream = b"".join(map(framed, frames))
+    cuts = sorted(draw.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert split_into_frames(pieces) == frames
+    assert split_into_frames([stream[at : at + 1] for at in range(len(stream))]) == frames
+
+
+@pytest.mark.parametrize(
+    ("received", "hint"),
+    [
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"POST", "HTTP"),
+        (b"\x16\x03\x01", "TLS"),
+        (b"\x81\xa1", "first byte"),
+        (bytes(4), "0 bytes"),
+        ((FRAME_BYTES_MAX + 1).to_bytes(4, "big"), "301 bytes"),
+    ],
+)
+def test_a_length_that_no_frame_has_is_told_from_its_first_bytes(received: bytes, hint: str) -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    splitter.feed(received)
+    with pytest.raises(FrameSize, match=hint):
+        splitter.next_frame()
+
+
+def test_a_stray_client_is_recognised_from_one_byte() -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    splitter.feed(b"G")
+    with pytest.raises(FrameSize):
+        splitter.wanted_bytes()
+
+
+def test_the_largest_frame_still_begins_with_a_zero() -> None:
+    assert FRAME_BYTES_LIMIT.to_bytes(4, "big")[0] == 0

@@ -1,0 +1,135 @@
+"""Rule 3 beyond the schema: each bound from both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit import build, independent
+
+from sidecar.contract import canonical
+from sidecar.contract import values as v
+from sidecar.rules.invocation import complaint
+
+
+def request_complaint(*items: v.InputItem, **changes: Any) -> str | None:
+    return complaint(build.invocation(build.request(*items, **changes)))
+
+
+def tool(name: str = "look", parameters: str = "{}") -> v.ToolDefinition:
+    return v.ToolDefinition(name=name, description="", parameters_json=parameters)
+
+
+def test_a_plain_invocation_is_well_formed() -> None:
+    assert complaint(build.invocation()) is None
+
+
+@pytest.mark.parametrize("good", ["x", "!" * 256, "a~b"])
+@pytest.mark.parametrize("member", ["conversation_id", "model", "request_id"])
+def test_ids_of_1_to_256_printable_bytes_are_taken(member: str, good: str) -> None:
+    assert request_complaint(**{member: good}) is None
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "x" * 257, "é", "a\n", "\x7f"])
+@pytest.mark.parametrize("member", ["conversation_id", "model", "request_id"])
+def test_other_ids_are_malformed(member: str, bad: str) -> None:
+    assert member in (request_complaint(**{member: bad}) or "")
+
+
+def test_a_zero_amount_is_malformed() -> None:
+    assert "max_cost" in (complaint(build.invocation(max_cost_micro_usd=0)) or "")
+    assert "expires" in (complaint(build.invocation(expires_at_unix_ms=0)) or "")
+    assert "native" in (complaint(build.invocation(native_request_sha256=(0,) * 32)) or "")
+    assert complaint(build.invocation(native_request_sha256=(0,) * 31 + (1,))) is None
+
+
+@pytest.mark.parametrize("max_output_tokens", [0])
+def test_a3_zero_output_tokens_are_malformed(max_output_tokens: int) -> None:
+    assert "max_output_tokens" in (request_complaint(max_output_tokens=max_output_tokens) or "")
+
+
+def test_empty_texts_and_an_empty_input_are_malformed() -> None:
+    assert complaint(build.invocation(build.request(input=()))) is not None
+    assert request_complaint(build.text("")) is not None
+    assert request_complaint(build.text(), build.said(""), build.text()) is not None
+    assert request_complaint(build.text(), build.call("c"), build.result("c", output="")) is None
+
+
+def test_tools_have_unique_names_and_json_objects() -> None:
+    assert request_complaint(tools=(tool("a"), tool("b"))) is None
+    assert "name" in (request_complaint(tools=(tool("a"), tool("a"))) or "")
+    assert "name" in (request_complaint(tools=(tool("a b"),)) or "")
+    assert "tool_choice" in (request_complaint(tool_choice="required") or "")
+    assert request_complaint(tool_choice="required", tools=(tool(),)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", ' {"a": [1, 1.5e9, true, null, "]"]} ', '{"a":' * 63 + "{}" + "}" * 63, '{"n": ' + "9" * 5000 + "}",
+     '{"\\ud800": 1}'],
+)  # fmt: skip
+def test_a_json_object_is_taken(text: str) -> None:
+    assert request_complaint(tools=(tool(parameters=text),)) is None
+    assert request_complaint(output_schema_json=text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "1", "null", '"x"', "{", '{"a": NaN}', '{"a": Infinity}', '{"a": 1, "a": 2}', '{"a": 1, "\\u0061": 2}',
+     '{"a": 01}', "{'a': 1}", '{"a": 1} x', '{"a":' * 64 + "{}" + "}" * 64, "[" * 100_000, '{"a": "\n"}', "\ufeff{}"],
+)  # fmt: skip
+def test_what_is_no_json_object_is_malformed(text: str) -> None:
+    assert request_complaint(tools=(tool(parameters=text),)) is not None
+    assert request_complaint(output_schema_json=text) is not None
+
+
+def test_ids_inside_the_input_are_checked() -> None:
+    assert request_complaint(build.text(), build.call("a b"), build.result("a b")) is not None
+    assert request_complaint(build.text(), build.call("a", name=""), build.result("a")) is not None
+    assert request_complaint(build.text(), build.state(provider="a b")) is not None
+    assert request_complaint(build.text(), build.state(model="")) is not None
+
+
+ITEMS = st.lists(
+    st.one_of(
+        st.sampled_from([build.text(), build.said("so"), build.state()]),
+        st.sampled_from("abc").map(build.call),
+        st.sampled_from("abcd").map(build.result),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+@given(ITEMS)
+def test_f9_calls_and_results_are_judged_as_by_an_independent_model(items: list[v.InputItem]) -> None:
+    invocation = build.invocation(build.request(*items))
+    plain = msgpack.unpackb(canonical.encode(invocation))
+    assert (complaint(invocation) is None) == independent.calls_are_answered(plain["request"]["input"])
+
+
+@pytest.mark.parametrize(
+    ("items", "is_fine"),
+    [
+        ((build.text(), build.call("a"), build.call("b"), build.result("b"), build.result("a")), True),
+        ((build.text(), build.call("a"), build.result("a"), build.text("and?")), True),
+        ((build.text(), build.call("a"), build.text("well?"), build.result("a")), True),
+        ((build.text(), build.call("a")), False),
+        ((build.text(), build.call("a"), build.text("well?")), False),
+        ((build.text(), build.result("a")), False),
+        ((build.text(), build.call("a"), build.result("a"), build.result("a")), False),
+        ((build.text(), build.call("a"), build.call("a"), build.result("a")), False),
+        ((build.text(), build.call("a"), build.result("a"), build.call("a"), build.result("a")), False),
+        (
+            (build.text(), build.call("a"), build.call("b"), build.result("a"), build.said("so"), build.result("b")),
+            False,
+        ),
+    ],
+)
+def test_f9_each_call_is_answered_once_before_the_next_assistant_turn(
+    items: tuple[v.InputItem, ...], is_fine: bool
+) -> None:
+    assert (request_complaint(*items) is None) == is_fine

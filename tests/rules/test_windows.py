@@ -1,0 +1,127 @@
+"""Windows, accounts and reservations: integers that never lose or invent a micro-USD."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.rules.reservations import Limits, Live, Reservations
+from sidecar.rules.windows import Account, window_start_unix_ms
+
+DAY = 86_400
+
+
+def live(number: int, caller: str = "a", amount: int = 10, at: int = 0, connector: str = "c") -> Live:
+    return Live(
+        caller=caller, request_id=f"r{number}", connector=connector, identity=b"", reservation_micro_usd=amount,
+        admitted_at_unix_ms=at,
+    )  # fmt: skip
+
+
+def reservations(ceiling: int = 100, daemon: int = 100, caller: int = 100, connector: int = 100) -> Reservations:
+    accounts = {"a": Account(DAY, ceiling), "b": Account(DAY, ceiling)}
+    return Reservations(
+        Limits(daemon=daemon, callers={"a": caller, "b": caller}, connectors={"c": connector}), accounts
+    )
+
+
+def test_b1_windows_are_aligned_to_the_epoch_whatever_the_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TZ", "Asia/Tokyo")
+    time.tzset()
+    assert window_start_unix_ms(86_399_999, DAY) == 0
+    assert window_start_unix_ms(86_400_000, DAY) == 86_400_000
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_b2_a_charge_belongs_to_the_window_of_admission() -> None:
+    account = Account(DAY, 1000)
+    account.reserve(86_399_000, 500)
+    account.settle(86_399_000, 500, 400)
+    assert (account.spent(0), account.reserved(0)) == (400, 0)
+    assert (account.spent(86_400_000), account.reserved(86_400_000)) == (0, 0)
+
+
+def test_b6_a_clock_that_steps_back_gives_no_window_its_spend_back() -> None:
+    account = Account(DAY, 1000)
+    account.reserve(86_400_000, 900)
+    account.reserve(86_280_000, 800)  # 120 s earlier, in the window before
+    assert not account.allows(86_400_000, 200)
+    assert not account.allows(86_280_000, 300)
+    account.settle(86_400_000, 900, 900)
+    assert account.spent(86_400_000) == 900
+    assert account.reserved(0) == 800
+
+
+def test_exactly_at_the_ceiling_is_allowed() -> None:
+    held = reservations(ceiling=20)
+    held.take(live(1))
+    assert held.over_ceiling("a", 0, 10) is None
+    assert "11 micro-USD are needed, 0 spent and 10 reserved of 20" in (held.over_ceiling("a", 0, 11) or "")
+    held.take(live(2))
+    assert held.over_ceiling("a", 0, 1) is not None
+
+
+def test_a14_a_full_slot_leaves_the_account_as_it_was() -> None:
+    held = reservations(caller=1)
+    held.take(live(1))
+    assert "caller a has 1 of 1" in (held.full("a", "c") or "")
+    assert held.over_ceiling("a", 0, 90) is None
+    assert held.full("b", "c") is None
+
+
+@pytest.mark.parametrize(("limits", "who"), [({"daemon": 1}, "daemon"), ({"connector": 1}, "connector")])
+def test_each_limit_says_whose_it_is(limits: dict[str, int], who: str) -> None:
+    held = reservations(**limits)
+    held.take(live(1))
+    assert who in (held.full("b", "c") or "")
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["take", "settle", "release", "strand"]), st.integers(0, 7), st.integers(0, 40)),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_no_interleaving_passes_a_cap_or_loses_money(steps: list[tuple[str, int, int]]) -> None:
+    account = Account(DAY, 100)
+    held = Reservations(Limits(daemon=3, callers={"a": 3}, connectors={"c": 3}), {"a": account})
+    running: dict[int, Live] = {}
+    spent = stranded = 0
+    for step, number, amount in steps:
+        if step == "take":
+            fits = held.full("a", "c") is None and held.over_ceiling("a", 0, amount) is None
+            if fits and number not in running:
+                running[number] = live(number, amount=amount)
+                held.take(running[number])
+        elif number in running:
+            one = running.pop(number)
+            if step == "settle":
+                charge = min(amount, one.reservation_micro_usd)
+                held.settle(one, charge)
+                spent += charge
+            elif step == "release":
+                held.release(one)
+            else:
+                held.strand(one)
+                stranded += one.reservation_micro_usd
+        reserved = stranded + sum(one.reservation_micro_usd for one in running.values())
+        assert (account.spent(0), account.reserved(0)) == (spent, reserved)
+        assert spent + reserved <= 100
+        assert len(held) == len(running) <= 3
+
+
+def test_a5_settled_requests_leave_nothing_reserved() -> None:
+    held = reservations(ceiling=50_000)
+    account = held._accounts["a"]
+    for number in range(130):
+        one = live(number, amount=10_000)
+        assert held.over_ceiling("a", 0, 10_000) is None
+        held.take(one)
+        held.settle(one, 100)
+    assert (account.spent(0), account.reserved(0)) == (13_000, 0)
