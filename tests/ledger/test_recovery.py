@@ -167,7 +167,8 @@ async def test_no_changed_byte_ever_gives_other_totals(open_ledger: OpenLedger, 
                 totals, ledger = totals_of(open_ledger)
             except LedgerDamaged:
                 continue
-            assert ledger.recovery.set_aside is not None
+            behind_the_record = at >= -(-used // BLOCK_BYTES) * BLOCK_BYTES  # where a tail set aside once may stand
+            assert ledger.recovery.set_aside is not None or behind_the_record
             assert (totals.spent, totals.reserved) == (180, 0)
 
 

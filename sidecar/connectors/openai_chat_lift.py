@@ -1,0 +1,255 @@
+"""From the body of a Chat Completions answer, in pieces, to an Answer. Pure.
+
+A body that begins with a bracket is one JSON document (an error, or an answer
+that was not streamed), whatever its content type says; else it is an event
+stream. Text goes to the Answer as it comes. Tool calls wait for the end, for
+only the finish reason says whether they are whole. The end itself waits for
+`[DONE]` or the body's end, because the usage comes behind the finish reason;
+`settle` ends the answer earlier where the body breaks off after it.
+Source: WIRE sections 1.1, 1.4 and 3.4 to 3.6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from sidecar.connectors.event_stream import EventStream, StreamFault
+from sidecar.connectors.failures import kind_of
+from sidecar.connectors.http_exchange import words_of
+from sidecar.connectors.promise import Answer
+from sidecar.connectors.tool_calls import BrokenCall, CallPieces
+from sidecar.connectors.unicode_pieces import NotUnicode, UnicodePieces
+from sidecar.contract.values import FailureKind, StopReason, Usage
+from sidecar.rules.usage import UnusableUsage, plain_usage
+
+STOP_REASONS: Final[dict[str, StopReason]] = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "length": "max_output_tokens",
+    "content_filter": "refusal",
+    "sensitive": "refusal",
+    "model_length": "context_window",
+    "model_context_window_exceeded": "context_window",
+}
+FAILED_FINISHES: Final = frozenset({"error", "insufficient_system_resource"})
+_WHOLE_TURNS: Final = frozenset({"end_turn", "tool_use"})  # every call of such a turn is whole, or broken
+_RESPONSE_ID_CHARACTERS_MAX: Final = 256
+
+
+class Lift:
+    """Feed it the body; `is_over` says that nothing more of it matters."""
+
+    def __init__(self, answer: Answer, clean: Callable[[str], str], *, document_bytes_max: int) -> None:
+        self._answer = answer
+        self._clean = clean
+        self._document_bytes_max = document_bytes_max
+        self._stream = EventStream(line_bytes_max=document_bytes_max, event_bytes_max=document_bytes_max)
+        self._document: bytearray | None = None
+        self._begun = False
+        self._finish: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self._refused = False
+        self._text = UnicodePieces()
+        self._calls = CallPieces()
+        self._response_id: str | None = None
+        self.is_over = False
+
+    def feed(self, piece: bytes) -> None:
+        if not self._begun and piece.strip():
+            self._begun = True
+            if piece.lstrip()[:1] in (b"{", b"["):
+                self._document = bytearray()
+        if self._document is None:
+            for event in self._stream.feed(piece):
+                self._take(event if isinstance(event, StreamFault) else event.data)
+            return
+        self._document += piece
+        if len(self._document) > self._document_bytes_max:
+            self._break("result_size", f"the provider's JSON body is larger than {self._document_bytes_max} bytes")
+
+    def close(self) -> None:
+        """The body has ended."""
+        if self.is_over:
+            return
+        if self._document is not None:
+            self._whole(bytes(self._document))
+        else:
+            for event in self._stream.close():
+                self._take(event if isinstance(event, StreamFault) else event.data)
+        self.settle()
+        self._break("unavailable", "the stream ended before its finish reason")
+
+    def settle(self) -> None:
+        """Ends the answer if its finish reason has been read; else does nothing."""
+        if self._finish is None or self._answer.ended is not None:
+            return
+        self.is_over = True
+        try:
+            usage = self._lifted_usage()
+        except UnusableUsage as fault:
+            self._break("provider", f"the provider's usage can't be used: {fault}")
+            return
+        stop = STOP_REASONS.get(self._finish)
+        if self._finish in FAILED_FINISHES:
+            self._break("unavailable", f"the provider ended with {self._finish}", usage)
+        elif stop is None:
+            why = f"the provider stopped for a reason that is not known here: {self._finish:.80}"
+            self._break("provider", why, usage)
+        else:
+            self._finished(stop, usage)
+
+    def _finished(self, stop: StopReason, usage: Usage | None) -> None:
+        is_whole = stop in _WHOLE_TURNS and not self._refused
+        try:
+            if is_whole:
+                self._text.close()
+            calls = self._calls.whole() if is_whole else self._calls.what_is_whole()
+        except (BrokenCall, NotUnicode) as fault:
+            self._break("provider", str(fault), usage)
+            return
+        if stop == "tool_use" and not calls and is_whole:
+            self._break("provider", "the provider stopped for a tool call and made none", usage)
+            return
+        for call in calls:
+            self._answer.tool_call(call.call_id, call.name, call.arguments)
+        if self._refused and stop in _WHOLE_TURNS:
+            stop = "refusal"
+        elif calls and stop == "end_turn":
+            stop = "tool_use"
+        self._answer.complete(stop, usage, self._response_id)
+
+    def _lifted_usage(self) -> Usage | None:
+        if self._usage is None:
+            return None
+        usage, clamped = usage_of(self._usage)
+        if clamped:
+            self._answer.note("usage_clamped")
+        return usage
+
+    def _take(self, event: str | StreamFault) -> None:
+        if self.is_over:
+            return
+        if isinstance(event, StreamFault):
+            kind: FailureKind = "result_size" if event.is_too_large else "provider"
+            self._break(kind, f"the provider's stream can't be read: {event.why}")
+            return
+        event = event.strip()
+        if not event or event.startswith(":"):
+            return  # keep-alives: `data:` alone, and `data: : keepalive`
+        if event == "[DONE]":
+            self.settle()
+            self._break("unavailable", "the stream was done before its finish reason")
+            return
+        try:
+            chunk = json.loads(event)
+        except (ValueError, RecursionError):
+            chunk = None
+        if isinstance(chunk, dict):
+            self._chunk(chunk, "delta")
+        else:
+            self._break("provider", "an event of the stream is no JSON object")
+
+    def _whole(self, body: bytes) -> None:
+        """A body that is one JSON document."""
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            self._break("unavailable", "the provider's JSON body ended early or is broken")
+            return
+        if isinstance(document, list) and len(document) == 1:
+            document = document[0]
+        if not isinstance(document, dict):
+            self._break("provider", "the provider's body is no JSON object")
+            return
+        self._chunk(document, "message")
+        if self._finish is None:
+            self._break("provider", "the provider's body has neither an error nor a finished answer")
+
+    def _chunk(self, chunk: dict[str, Any], part: str) -> None:
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = chunk["usage"]
+        error = chunk if chunk.get("object") == "error" else chunk.get("error")
+        if error:
+            self._error(error if isinstance(error, dict) else {"message": str(error)})
+            return
+        if self._response_id is None and isinstance(chunk.get("id"), str) and chunk["id"].isprintable():
+            self._response_id = self._clean(chunk["id"])[:_RESPONSE_ID_CHARACTERS_MAX] if chunk["id"] else None
+        choices = chunk.get("choices")
+        if choices is None:
+            return
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            self._break("provider", "the choices of an event are no array of objects")
+            return
+        for choice in choices:
+            if choice.get("index") in (0, None):
+                self._choice(choice, choice.get(part))
+
+    def _choice(self, choice: dict[str, Any], part: object) -> None:
+        try:
+            if isinstance(part, dict):
+                self._part(part)
+        except (BrokenCall, NotUnicode) as fault:
+            self._break("provider", str(fault))
+            return
+        if choice.get("finish_reason") is not None:
+            self._finish = str(choice["finish_reason"])
+
+    def _part(self, part: dict[str, Any]) -> None:
+        self._answer.text(self._text.feed(_text_in(part.get("content"))))
+        refusal = part.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            self._refused = True
+            self._answer.text(self._text.feed(refusal))
+        calls = part.get("tool_calls")
+        for piece in calls if isinstance(calls, list) else ():
+            if isinstance(piece, dict):
+                self._calls.take(piece)
+
+    def _error(self, error: dict[str, Any]) -> None:
+        try:
+            usage = self._lifted_usage()
+        except UnusableUsage:
+            usage = None
+        self._break(kind_of(error, None), words_of(error) or "the provider failed inside its answer", usage)
+
+    def _break(self, kind: FailureKind, why: str, usage: Usage | None = None) -> None:
+        """Nothing more is read; ignored where the answer has ended already."""
+        self.is_over = True
+        self._answer.fail(kind, self._clean(why), usage)
+
+
+def _text_in(content: object) -> str:
+    """Content is a text; Mistral sends parts, of which those of type text are visible."""
+    if isinstance(content, str):
+        return content
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if part.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def usage_of(said: dict[str, Any]) -> tuple[Usage, bool]:
+    """The usage object of a chunk; raises UnusableUsage."""
+    prompt, completion = _object(said.get("prompt_tokens_details")), _object(said.get("completion_tokens_details"))
+    output, reasoning = said.get("completion_tokens"), completion.get("reasoning_tokens")
+    if _reports_reasoning_apart(said.get("prompt_tokens"), output, reasoning, said.get("total_tokens")):
+        output += reasoning  # type: ignore[operator]
+    return plain_usage(
+        input_total=said.get("prompt_tokens"),
+        cache_read=prompt.get("cached_tokens", said.get("prompt_cache_hit_tokens")),  # the second is DeepSeek's
+        cache_write=prompt.get("cache_write_tokens"),
+        output=output,
+        reasoning=reasoning,
+    )
+
+
+def _reports_reasoning_apart(prompt: object, completion: object, reasoning: object, total: object) -> bool:
+    """xAI counts reasoning beside the completion: then the total is the sum of all three."""
+    counts = [count for count in (prompt, completion, reasoning) if isinstance(count, int) and count >= 0]
+    return len(counts) == 3 and isinstance(reasoning, int) and reasoning > 0 and sum(counts) == total
+
+
+def _object(said: object) -> dict[str, Any]:
+    return said if isinstance(said, dict) else {}

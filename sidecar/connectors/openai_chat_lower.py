@@ -1,0 +1,168 @@
+"""From a request to the body of a Chat Completions POST. Pure: the same request gives the same bytes.
+
+What the API can't express, or would answer with a 400, is Rejected before
+anything is sent. Source: WIRE sections 1.2, 3.1 and 3.3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from sidecar.connectors.promise import Lowered, Rejected
+from sidecar.contract.json_text import NotJsonObject, check_object
+from sidecar.contract.values import (
+    AssistantText,
+    InputItem,
+    ProviderRequest,
+    ReasoningState,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    UserText,
+)
+
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "max": "high"}  # no compatible server knows max
+
+
+class Dialect(Struct, frozen=True, kw_only=True):
+    """How this server differs from the others; it can't be found out by asking it (WIRE 3.7)."""
+
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    send_stream_options: bool = True
+    send_tool_choice: bool = True
+    send_parallel_tool_calls: bool = True
+    effort: Literal["omit", "send"] = "omit"
+
+
+def lower(request: ProviderRequest, upstream: str, dialect: Dialect) -> Lowered:
+    """The POST's body. Reasoning states are none of this API: left out and counted. Raises Rejected."""
+    items = tuple(item for item in request.input if not item.reasoning_state)
+    if not items:
+        raise Rejected("nothing is left of the input without reasoning states")
+    body: dict[str, Any] = {
+        "model": upstream,
+        "messages": _messages(request.instructions, items),
+        "stream": True,
+        dialect.max_tokens_field: request.max_output_tokens,
+    }
+    if dialect.send_stream_options:
+        body["stream_options"] = {"include_usage": True}
+    if dialect.effort == "send" and request.reasoning_effort is not None:
+        body["reasoning_effort"] = _EFFORTS[request.reasoning_effort]
+    body |= _tool_members(request, dialect)
+    if request.output_schema_json is not None:
+        schema = {"name": "answer", "schema": _as_it_stands(request.output_schema_json)}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return Lowered(
+        request=request,
+        upstream=upstream,
+        body=msgspec.json.encode(body),
+        states_dropped=len(request.input) - len(items),
+        call_ids=frozenset(item.tool_call.call_id for item in items if item.tool_call),
+    )
+
+
+def _tool_members(request: ProviderRequest, dialect: Dialect) -> dict[str, Any]:
+    if not request.tools:
+        return {}
+    members: dict[str, Any] = {"tools": [_tool(tool) for tool in request.tools]}
+    if dialect.send_tool_choice:
+        members["tool_choice"] = request.tool_choice
+    elif request.tool_choice == "required":
+        raise Rejected("this server has no tool_choice, so it can't be made to call a tool")
+    if dialect.send_parallel_tool_calls:
+        members["parallel_tool_calls"] = request.parallel_tool_calls
+    return members
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    if json.loads(tool.parameters_json).get("type") != "object":
+        raise Rejected(f"the parameters of tool {tool.name:.80} are no schema of type object")
+    return {
+        "type": "function",
+        "function": {
+            "name": _tool_name(tool.name),
+            "description": tool.description,
+            "parameters": _as_it_stands(tool.parameters_json),
+        },
+    }
+
+
+def _messages(instructions: str, items: tuple[InputItem, ...]) -> list[dict[str, Any]]:
+    """Turns that alternate, as many chat templates want: neighbours of one side make one message."""
+    messages: list[dict[str, Any]] = []
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    at = 0
+    while at < len(items):
+        end = at
+        is_assistant = _is_assistant(items[at])
+        while end < len(items) and _is_assistant(items[end]) == is_assistant:
+            end += 1
+        side = [item.chosen for item in items[at:end]]
+        messages += [_assistant_message(side)] if is_assistant else _user_messages(side)
+        at = end
+    return messages
+
+
+def _is_assistant(item: InputItem) -> bool:
+    return isinstance(item.chosen, AssistantText | ToolCall | ReasoningState)
+
+
+def _assistant_message(side: list[Any]) -> dict[str, Any]:
+    """One message: the API has no place for text behind a call of the same turn, so all text stands first."""
+    text = "".join(said.text for said in side if isinstance(said, AssistantText))
+    calls = [_call(said) for said in side if isinstance(said, ToolCall)]
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _user_messages(side: list[Any]) -> list[dict[str, Any]]:
+    """The results directly behind the calls that they answer, then all text as one message."""
+    messages: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": _call_id(said.call_id), "content": said.output}
+        for said in side
+        if isinstance(said, ToolResult)
+    ]
+    texts = [said.text for said in side if isinstance(said, UserText)]
+    if texts:
+        messages.append({"role": "user", "content": "\n\n".join(texts)})
+    return messages
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    arguments = call.arguments or "{}"
+    try:
+        check_object(arguments)
+    except NotJsonObject as wrong:
+        raise Rejected(f"the arguments of tool call {call.call_id:.80} are no JSON object: {wrong}") from None
+    function = {"name": _tool_name(call.name), "arguments": arguments}
+    return {"id": _call_id(call.call_id), "type": "function", "function": function}
+
+
+def _call_id(call_id: str) -> str:
+    """The id itself where every server takes it, else one made of its digest: call and result agree, always."""
+    if _CALL_ID.fullmatch(call_id):
+        return call_id
+    return "c_" + hashlib.sha256(call_id.encode()).hexdigest()[:40]
+
+
+def _tool_name(name: str) -> str:
+    if not _TOOL_NAME.fullmatch(name):
+        raise Rejected(f"the tool name {name:.80} is not 1 to 64 letters, digits, underscores and hyphens")
+    return name
+
+
+def _as_it_stands(text: str) -> msgspec.Raw:
+    """A JSON document that the caller wrote, byte for byte: no schema is ever rewritten."""
+    return msgspec.Raw(text.encode())

@@ -1,0 +1,112 @@
+"""Tool calls of a Chat Completions stream, put together from their pieces. Pure.
+
+Pieces belong together by `index`; where it is missing, by `id`; else to the
+last call. Arguments are pieces of JSON text that may be cut anywhere, so they
+are looked at only when the turn has ended. Source: WIRE sections 1.4 and 3.4.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from msgspec import Struct
+
+from sidecar.connectors.unicode_pieces import NotUnicode, joined
+from sidecar.contract.ids import is_id
+from sidecar.contract.json_text import NotJsonObject, check_object
+
+CALLS_MAX: Final = 1024
+
+
+class BrokenCall(ValueError):
+    """A call that no caller can answer: without a usable name, or with arguments that are no JSON object."""
+
+
+class WholeCall(Struct, frozen=True):
+    """Its id is what the provider said, maybe empty or used twice: the Answer makes it usable."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class _Open:
+    """One call while its pieces come."""
+
+    __slots__ = ("arguments", "call_id", "name")
+
+    def __init__(self) -> None:
+        self.call_id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+
+    def whole(self) -> WholeCall:
+        if not is_id(self.name):
+            raise BrokenCall(f"the provider called a tool by a name that can be none: {self.name!r:.80}")
+        try:
+            arguments = joined("".join(self.arguments)).strip()
+            check_object(arguments or "{}")
+        except (NotJsonObject, NotUnicode) as wrong:
+            raise BrokenCall(f"the provider called {self.name:.80} with broken arguments: {wrong}") from None
+        return WholeCall(self.call_id, self.name, arguments or "{}")
+
+    def is_whole(self) -> bool:
+        """Whether arguments have come and nothing is missing; those that a cut left empty may have been to come."""
+        try:
+            self.whole()
+        except BrokenCall:
+            return False
+        return any(self.arguments)
+
+
+class CallPieces:
+    """Every call of one turn, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Open] = []
+        self._by_index: dict[int, _Open] = {}
+
+    def take(self, piece: dict[str, Any]) -> None:
+        """One element of `delta.tool_calls`. Raises BrokenCall for too many calls."""
+        said = piece.get("function")
+        function: dict[str, Any] = said if isinstance(said, dict) else {}
+        call_id, name = _text(piece.get("id")), _text(function.get("name"))
+        call = self._meant(piece.get("index"), call_id, name)
+        call.call_id = call.call_id or call_id
+        call.name = name or call.name
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        call.arguments.append(_text(arguments))
+
+    def whole(self) -> list[WholeCall]:
+        """Every call of a turn that ended by itself. Raises BrokenCall."""
+        return [call.whole() for call in self._calls]
+
+    def what_is_whole(self) -> list[WholeCall]:
+        """The calls of a turn that was cut off: one that is not whole is dropped."""
+        return [call.whole() for call in self._calls if call.is_whole()]
+
+    def _meant(self, index: object, call_id: str, name: str) -> _Open:
+        if isinstance(index, int):
+            call = self._by_index.get(index)
+            if call is None or (call_id and call.call_id and call_id != call.call_id):
+                call = self._by_index[index] = self._begun()
+            return call
+        if call_id:
+            same = (call for call in self._calls if call.call_id == call_id)
+            return next(same, None) or self._begun()
+        if not self._calls or (name and self._calls[-1].is_whole()):
+            return self._begun()
+        return self._calls[-1]
+
+    def _begun(self) -> _Open:
+        if len(self._calls) == CALLS_MAX:
+            raise BrokenCall(f"the provider made more than {CALLS_MAX} tool calls")
+        self._calls.append(_Open())
+        return self._calls[-1]
+
+
+def _text(said: object) -> str:
+    return said if isinstance(said, str) else ""

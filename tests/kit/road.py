@@ -1,0 +1,208 @@
+"""The road with fakes: a config, scripted answers, a ledger in memory, a clock that tests set."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import trio
+from kit import build
+from kit.memory_ledger import MemoryLedger
+
+from sidecar.config.reading import read_config
+from sidecar.config.values import Config
+from sidecar.connectors.kinds import config_keys
+from sidecar.connectors.promise import Answer, Lowered
+from sidecar.connectors.scripted import Scripted
+from sidecar.contract import frames
+from sidecar.contract.values import ProviderRequest
+from sidecar.ops.log import Log
+from sidecar.service.connection import Connection
+from sidecar.service.daemon import make_accounts, make_reservations
+from sidecar.service.exchange import Admitted, Answered, Decision, Exchange, Replay
+from sidecar.service.held import HeldBytes
+
+CONFIG = """
+[daemon]
+socket = "s.sock"
+[ledger]
+directory = "ledger"
+
+[[caller]]
+id = "dungeon"
+models = ["npc", "npc-refusing"]
+concurrent_requests_max = {concurrent}
+payload_bytes_max = 20_000
+output_tokens_max = 1000
+spend_ceiling_micro_usd = {ceiling}
+spend_window_seconds = 86_400
+foreign_reasoning = "{foreign}"
+
+[[caller]]
+id = "other"
+models = ["npc"]
+spend_ceiling_micro_usd = 1_000_000_000
+spend_window_seconds = 86_400
+
+[[connector]]
+name = "echo"
+kind = "scripted"
+time_limit_seconds = {time_limit}
+concurrent_requests_max = {connector_concurrent}
+response_bytes_max = {response_bytes_max}
+usage = "{usage}"
+
+[[model]]
+name = "npc"
+connector = "echo"
+upstream = "echo-1"
+output_tokens_max = 500
+input_overhead_tokens = 0
+[[model.price]]
+input = 2_000_003
+cache_read = 3_000_017
+cache_write_short = 5_000_011
+cache_write_long = 7_000_003
+output = 11_000_027
+
+[[model]]
+name = "npc-refusing"
+connector = "echo"
+upstream = "echo-2"
+[[model.price]]
+input = 1
+cache_read = 1
+cache_write_short = 1
+cache_write_long = 1
+output = 1
+
+[[model]]
+name = "npc-private"
+connector = "echo"
+upstream = "echo-3"
+[[model.price]]
+input = 1
+cache_read = 1
+cache_write_short = 1
+cache_write_long = 1
+output = 1
+"""
+DEFAULTS = {
+    "concurrent": 1000,
+    "ceiling": 1_000_000_000,
+    "foreign": "drop",
+    "time_limit": 240,
+    "connector_concurrent": 1000,
+    "response_bytes_max": 4_194_304,
+    "usage": "required",
+}
+
+
+def config(**changes: object) -> Config:
+    return read_config(CONFIG.format(**{**DEFAULTS, **changes}), Path("/nowhere"), config_keys())
+
+
+class HeldConnector:
+    """Asks nobody: each exchange waits until the test lets it go, then answers as the scripted connector does."""
+
+    def __init__(self) -> None:
+        self.asked: list[Lowered] = []
+        self.let_go = trio.Event()
+        self.on_ask: Callable[[], None] = lambda: None
+        self._scripted = Scripted()
+
+    def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
+        return self._scripted.lower(request, upstream)
+
+    async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+        self.asked.append(lowered)
+        answer.sent = True
+        self.on_ask()
+        await self.let_go.wait()
+        await self._scripted.exchange(lowered, answer)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Road:
+    """One daemon's worth of decisions without a daemon. `now` is the wall clock in Unix milliseconds."""
+
+    def __init__(self, *, connector: Any = None, ledger: MemoryLedger | None = None, **changes: object) -> None:
+        self.now = build.NOW
+        self.config = config(**changes)
+        self.ledger = ledger or MemoryLedger()
+        self.connector = connector or HeldConnector()
+        self.accounts = make_accounts(self.config)
+        for begin in self.ledger.begins:
+            self.accounts[begin.caller_runtime_id].reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
+        for begin, record in self.ledger.completes:
+            account = self.accounts[begin.caller_runtime_id]
+            account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
+        self.reservations = make_reservations(self.config, self.accounts)
+        self.log = io.StringIO()
+        self.exchange = Exchange(
+            self.config,
+            {"echo": self.connector},
+            self.ledger,
+            self.reservations,
+            Log(self.log, "text"),
+            lambda: self.now,
+        )
+
+    def decide(self, frame: bytes, callers: frozenset[str] = frozenset({"dungeon", "other"})) -> Decision:
+        parsed = frames.parse(frame)
+        assert not isinstance(parsed, frames.BadFrame), parsed
+        return self.exchange.decide(parsed, callers)
+
+    def refusal(self, frame: bytes, callers: frozenset[str] = frozenset({"dungeon", "other"})) -> str | None:
+        """The refusal (or transport error code) of a frame; None if it is admitted (and let go again) or replayed."""
+        decision = self.decide(frame, callers)
+        if isinstance(decision, Admitted):
+            self.reservations.release(decision.live)
+            return None
+        if isinstance(decision, Replay):
+            return None
+        return said(decision.frame)
+
+    async def answer(self, frame: bytes) -> bytes:
+        """The answer's frame, however it was decided."""
+        decision = self.decide(frame)
+        if isinstance(decision, Answered):
+            return decision.frame
+        if isinstance(decision, Replay):
+            return await self.exchange.replay(decision)
+        return await self.exchange.carry(decision)
+
+    def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Connection:
+        terms: dict[str, Any] = {"frame_bytes_max": 1_000_000, "frame_timeout_seconds": 10, **changes}
+        held = terms.pop("held", None) or HeldBytes(1 << 30)
+        callers = terms.pop("callers", frozenset({"dungeon", "other"}))
+        return Connection(
+            stream,
+            callers,
+            self.exchange,
+            held,
+            start_request=nursery.start_soon,
+            start_writer=nursery.start_soon,
+            **terms,
+        )
+
+
+def said(frame: bytes) -> str:
+    """In a word: a refusal, a transport error's code, a failure's kind, or a stop reason."""
+    value = msgpack.unpackb(frame)
+    if "code" in value:
+        return str(value["code"])
+    disposition = value["disposition"]
+    if "Refused" in disposition:
+        return str(disposition["Refused"])
+    outcome = disposition["Transported"]["receipt"]["outcome"]
+    return str(outcome["Failed"]["kind"] if "Failed" in outcome else outcome["Completed"]["stop_reason"])
+
+
+def receipt(frame: bytes) -> dict[str, Any]:
+    return dict(msgpack.unpackb(frame)["disposition"]["Transported"]["receipt"])
