@@ -5,6 +5,7 @@ Source: WIRE section 7; CONTRACT sections 5 (usage of a failure) and 6.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -113,6 +114,31 @@ def _status_in(code: object) -> int | None:
     if isinstance(code, int) and not isinstance(code, bool) and 300 <= code <= 599:
         return code
     return None
+
+
+def error_of(body: bytes | str) -> dict[str, Any] | None:
+    """The error object of a JSON body, in any of the shapes that servers use; None where the body is no JSON object."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(document, list) and len(document) == 1:
+        document = document[0]
+    if not isinstance(document, dict):
+        return None
+    error = document.get("error")
+    if isinstance(error, str):
+        return {**document, "message": error}
+    return error if isinstance(error, dict) else document
+
+
+def words_of(error: Mapping[str, Any]) -> str:
+    """What an error object says to a person; FastAPI servers call it `detail`. Empty where it says nothing."""
+    for name in ("message", "detail"):
+        said = error.get(name)
+        if said:
+            return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    return ""
 
 
 def wait_seconds(headers: Mapping[str, str], now_unix: float) -> float | None:

@@ -12,7 +12,6 @@ Source: CONTRACT sections 5 and 6; WIRE sections 1, 7 and 8.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -23,7 +22,14 @@ from urllib.parse import urlsplit
 import httpx2
 from msgspec import Struct
 
-from sidecar.connectors.failures import USAGE_UNKNOWN_STATUSES, kind_of, kind_of_status, wait_seconds
+from sidecar.connectors.failures import (
+    USAGE_UNKNOWN_STATUSES,
+    error_of,
+    kind_of,
+    kind_of_status,
+    wait_seconds,
+    words_of,
+)
 from sidecar.connectors.messages import MESSAGE_CHARACTERS_MAX, clean_message
 from sidecar.connectors.promise import Answer
 from sidecar.contract.values import NOTHING_USED, FailureKind
@@ -133,9 +139,7 @@ async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer:
         answer.fail(kind, message, NOTHING_USED if is_known else None)
 
 
-def status_failure(
-    status: int, headers: Mapping[str, str], body: bytes, secret: str | None
-) -> tuple[FailureKind, str]:
+def status_failure(status: int, headers: Mapping[str, str], body: bytes, secret: str | None) -> tuple[FailureKind, str]:
     """The kind and the message for a person that a status other than 200 and what came with it make."""
     if 300 <= status < 400:
         return "provider", f"HTTP {status}: a redirect, which is never followed"
@@ -150,31 +154,6 @@ def status_failure(
         waiting = f" (the provider asks to wait {wait:.12g} s)"
         message = message[: MESSAGE_CHARACTERS_MAX - len(waiting)] + waiting
     return kind, message
-
-
-def error_of(body: bytes | str) -> dict[str, Any] | None:
-    """The error object of a JSON body, in any of the shapes that servers use; None where the body is no JSON object."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(document, list) and len(document) == 1:
-        document = document[0]
-    if not isinstance(document, dict):
-        return None
-    error = document.get("error")
-    if isinstance(error, str):
-        return {**document, "message": error}
-    return error if isinstance(error, dict) else document
-
-
-def words_of(error: Mapping[str, Any]) -> str:
-    """What an error object says to a person; FastAPI servers call it `detail`. Empty where it says nothing."""
-    for name in ("message", "detail"):
-        said = error.get(name)
-        if said:
-            return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-    return ""
 
 
 def _said(error: Exception, outgoing: Outgoing) -> str:

@@ -12,6 +12,7 @@ from sidecar.config.keys import Key, KindKeys, choice, flag, path_from
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors.http_exchange import new_client
 from sidecar.connectors.openai_chat import OpenAIChat
+from sidecar.connectors.openai_chat_lower import Dialect
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import read_script
 from sidecar.connectors.scripted import Scripted
@@ -38,18 +39,21 @@ def _openai_chat_keys(folder: Path) -> tuple[Key, ...]:
     return (
         Key("max_tokens_field", choice("max_tokens", "max_completion_tokens"), "max_tokens"),
         Key("send_stream_options", flag, default=True),
+        Key("send_tool_choice", flag, default=True),
+        Key("send_parallel_tool_calls", flag, default=True),
+        Key("effort", choice("omit", "send"), "omit"),
     )
 
 
 def _openai_chat(config: ConnectorConfig, secret: Secret | None) -> Connector:
     assert config.base_url is not None
     return OpenAIChat(
-        new_client(),
+        new_client(idle_connections_max=config.concurrent_requests_max),
         base_url=config.base_url,
         secret=secret.reveal() if secret else None,
+        response_bytes_max=config.response_bytes_max,
         body_bytes_max=config.body_bytes_max,
-        max_tokens_field=config.settings["max_tokens_field"],
-        send_stream_options=config.settings["send_stream_options"],
+        dialect=Dialect(**config.settings),
     )
 
 

@@ -76,13 +76,14 @@ class OpenAIChat:
         await self._client.aclose()
 
     async def _carry(self, lowered: Lowered, answer: Answer, lift: Lift) -> None:
-        """Posts and feeds what comes; once nothing more matters, the rest of the body gets a moment to end."""
+        """Posts and feeds what comes; once the answer is complete, the rest of the body gets a moment to end."""
         with trio.CancelScope() as rest:
             async with aclosing(post(self._client, self._outgoing(lowered), answer, self._body_bytes_max)) as pieces:
                 async for piece in pieces:
                     lift.feed(piece)
                     if lift.is_over:
-                        rest.deadline = min(rest.deadline, trio.current_time() + _REST_SECONDS_MAX)
+                        moment = _REST_SECONDS_MAX if answer.ended and answer.ended.stop_reason else 0
+                        rest.deadline = min(rest.deadline, trio.current_time() + moment)
         if answer.ended is None:
             lift.close()
 

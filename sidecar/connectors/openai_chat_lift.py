@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sidecar.connectors.event_stream import EventStream, StreamFault
-from sidecar.connectors.failures import kind_of
-from sidecar.connectors.http_exchange import words_of
-from sidecar.connectors.promise import Answer
+from sidecar.connectors.failures import kind_of, words_of
+from sidecar.connectors.promise import Answer, ResponseTooLarge
 from sidecar.connectors.tool_calls import BrokenCall, CallPieces
 from sidecar.connectors.unicode_pieces import NotUnicode, UnicodePieces
 from sidecar.contract.values import FailureKind, StopReason, Usage
@@ -58,6 +57,8 @@ class Lift:
         self.is_over = False
 
     def feed(self, piece: bytes) -> None:
+        if self.is_over:
+            return
         if not self._begun and piece.strip():
             self._begun = True
             if piece.lstrip()[:1] in (b"{", b"["):
@@ -113,8 +114,11 @@ class Lift:
         if stop == "tool_use" and not calls and is_whole:
             self._break("provider", "the provider stopped for a tool call and made none", usage)
             return
-        for call in calls:
-            self._answer.tool_call(call.call_id, call.name, call.arguments)
+        try:
+            for call in calls:
+                self._answer.tool_call(call.call_id, call.name, call.arguments)
+        except ResponseTooLarge:
+            return  # the answer has failed by itself
         if self._refused and stop in _WHOLE_TURNS:
             stop = "refusal"
         elif calls and stop == "end_turn":

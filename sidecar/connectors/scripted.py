@@ -1,7 +1,8 @@
 """The embedded default: a connector that needs no provider, no network and no money, and is deterministic.
 
-Without a script it answers with the last UserText, word by word, one token a
-word, or calls the first tool where a tool call is required. Its usage depends
+Without a script it answers with the last UserText, or with the tool result that
+ends the input, word by word, one token a word; where a tool call is required it
+calls the first tool. Its usage depends
 on the request alone and stays within the bounds of section 5, so budgets and
 receipts behave as with a paid provider. With a script, rules decide; see
 `sidecar.connectors.script`.
@@ -12,7 +13,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import Final
+from itertools import count
+from typing import Any, Final
 
 import trio
 from msgspec import Struct, structs
@@ -25,6 +27,16 @@ from sidecar.contract.values import InputItem, ProviderRequest, StopReason, Tool
 _STATE_KIND: Final = "scripted"
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 _BYTES_PER_TOKEN: Final = 4
+_DELTAS_PER_CHECKPOINT: Final = 256
+_PLAIN_VALUES: Final[dict[str, Any]] = {
+    "string": "",
+    "integer": 0,
+    "number": 0,
+    "boolean": False,
+    "array": [],
+    "object": {},
+    "null": None,
+}
 
 
 class _Asked(Struct, frozen=True):
@@ -33,6 +45,7 @@ class _Asked(Struct, frozen=True):
     model: str
     last_text: str
     last_tool: str | None
+    echo: str
     input_tokens: int
 
 
@@ -68,7 +81,7 @@ class Scripted:
             answer.reasoning_state(_state(lowered.upstream, thought))
         cut = await self._speak(rule, lowered, answer)
         for call in rule.calls:
-            answer.tool_call(call.id or "", call.name, call.arguments)
+            answer.tool_call(call.id or _fresh_call_id(lowered, answer), call.name, call.arguments)
         if rule.hang:
             await trio.sleep_forever()
         self._end(rule, lowered, answer, cut=cut)
@@ -87,21 +100,22 @@ class Scripted:
 
     async def _speak(self, rule: Rule, lowered: Lowered, answer: Answer) -> bool:
         """Emits the text; says whether the request's own output bound cut it."""
-        request = lowered.request
         if rule.deltas is None and not rule.calls and not rule.fail and not rule.hang:
-            if request.tool_choice == "required":
-                answer.tool_call("", request.tools[0].name, "{}")
-                return False
-            words = _WORD.findall(lowered.body.last_text) or [lowered.body.last_text]
-            deltas, cut = words[: request.max_output_tokens], len(words) > request.max_output_tokens
-        else:
-            deltas, cut = list(rule.deltas or ()), False
+            return _echo(lowered, answer)
+        spoken = 0
         for _ in range(rule.repeat):
-            for delta in deltas:
-                if rule.delta_delay_ms:
-                    await trio.sleep(rule.delta_delay_ms / 1000)
+            for delta in rule.deltas or ():
+                await self._pause(rule.delta_delay_ms, spoken)
                 answer.text(delta)
-        return cut
+                spoken += 1
+        return False
+
+    async def _pause(self, delay_ms: int, spoken: int) -> None:
+        """The rule's delay; without one a checkpoint now and then, so that a long answer lets others run."""
+        if delay_ms:
+            await trio.sleep(delay_ms / 1000)
+        elif spoken % _DELTAS_PER_CHECKPOINT == 0:
+            await trio.lowlevel.checkpoint()
 
     def _end(self, rule: Rule, lowered: Lowered, answer: Answer, *, cut: bool) -> None:
         usage = _usage(rule, lowered, answer)
@@ -118,7 +132,47 @@ def _asked(request: ProviderRequest) -> _Asked:
     names = {call.call_id: call.name for item in request.input if isinstance(call := item.chosen, ToolCall)}
     last_tool = names.get(last.call_id) if isinstance(last, ToolResult) else None
     input_tokens = 1 + len(canonical.encode(request)) // _BYTES_PER_TOKEN
-    return _Asked(request.model, texts[-1] if texts else "nothing was said", last_tool, input_tokens)
+    last_text = texts[-1] if texts else "nothing was said"
+    echo = last_text if not isinstance(last, ToolResult) else f"{last_tool} says: {last.output or 'nothing'}"
+    return _Asked(request.model, last_text, last_tool, echo, input_tokens)
+
+
+def _echo(lowered: Lowered, answer: Answer) -> bool:
+    """The answer without a script; says whether the output bound cut it."""
+    request, asked = lowered.request, lowered.body
+    if request.tool_choice == "required":
+        tool = request.tools[0]
+        answer.tool_call(_fresh_call_id(lowered, answer), tool.name, _plain_arguments(tool.parameters_json))
+        return False
+    words = _WORD.findall(asked.echo)
+    for word in words[: request.max_output_tokens]:
+        answer.text(word)
+    return len(words) > request.max_output_tokens
+
+
+def _fresh_call_id(lowered: Lowered, answer: Answer) -> str:
+    """`call_1` and so on: the same for the same request, and none that stands in it or in the answer."""
+    used = set(lowered.call_ids) | {event.tool_call.call_id for event in answer.events() if event.tool_call}
+    return next(call_id for at in count(1) if (call_id := f"call_{at}") not in used)
+
+
+def _plain_arguments(parameters_json: str) -> str:
+    """A value for each required property that the schema types simply; the first of an enum where there is one."""
+    schema = json.loads(parameters_json)
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return "{}"
+    wanted = [name for name in required if isinstance(name, str)]
+    return json.dumps({name: _plain_value(properties.get(name)) for name in wanted}, ensure_ascii=False)
+
+
+def _plain_value(schema: object) -> Any:
+    if not isinstance(schema, dict):
+        return ""
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    return _PLAIN_VALUES.get(kind, "") if isinstance(kind, str) else ""
 
 
 def _usage(rule: Rule, lowered: Lowered, answer: Answer) -> Usage | None:
