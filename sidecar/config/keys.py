@@ -62,31 +62,50 @@ class KindKeys(Struct, frozen=True):
 
 
 class Complaints:
-    """Collects complaints; knows the line of a path where the text was plain enough to tell."""
+    """Collects complaints; knows the line of a path where the text was plain enough to tell.
 
-    def __init__(self, lines: Mapping[str, int]) -> None:
+    `names` says what a person calls a table: with `caller[0]` named `caller "dungeon"`, a complaint about
+    `caller[0].models` is shown as one about `caller "dungeon".models`.
+    """
+
+    def __init__(self, lines: Mapping[str, int], names: Mapping[str, str] | None = None) -> None:
         self._lines = lines
+        self._names = names or {}
         self.all: list[Complaint] = []
 
     def add(self, path: str, what: str, hint: str | None = None) -> None:
-        self.all.append(Complaint(path, what, self._lines.get(path), hint))
+        self.all.append(Complaint(self._named(path), what, self._lines.get(path), hint))
+
+    def _named(self, path: str) -> str:
+        table, dot, rest = path.partition(".")
+        return self._names.get(table, table) + dot + rest
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """A hint with the known name that looks most like this one."""
+    """A hint with the known name that looks most like this one, or with all of them where none does."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]}?"
+    if close := _closest(name, known):
+        return close
     return f"known: {', '.join(known)}" if known and len(known) <= 12 else None
+
+
+def _closest(name: str, known: Iterable[str]) -> str | None:
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else None
 
 
 def read_table(table: object, keys: tuple[Key, ...], path: str, complaints: Complaints) -> dict[str, Any] | None:
     """The values of a table by name, defaults filled in; None (and complaints) if anything is wrong with it."""
+    before = len(complaints.all)
+    values = read_values(table, keys, path, complaints)
+    return values if len(complaints.all) == before else None
+
+
+def read_values(table: object, keys: tuple[Key, ...], path: str, complaints: Complaints) -> dict[str, Any]:
+    """What can be read of a table, defaults filled in, so that what is right can still be held against other tables."""
     if not isinstance(table, dict):
         complaints.add(path, "must be a table")
-        return None
-    before = len(complaints.all)
+        return {}
     known = {key.name: key for key in keys}
     for name in table:
         if name not in known:
@@ -102,7 +121,7 @@ def read_table(table: object, keys: tuple[Key, ...], path: str, complaints: Comp
             complaints.add(path or "the file", f"{key.name} is missing")
         else:
             values[key.name] = key.default
-    return values if len(complaints.all) == before else None
+    return values
 
 
 def _joined(path: str, name: str) -> str:
@@ -111,6 +130,7 @@ def _joined(path: str, name: str) -> str:
 
 _HEADER: Final = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\s-]+?)\s*\]\]?\s*(?:#.*)?$")
 _ASSIGNED: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
+_NOT_STRUCTURE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*')  # strings and comments of one line
 
 
 def lines_of(text: str) -> dict[str, int]:
@@ -123,13 +143,17 @@ def lines_of(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
     counts: dict[str, int] = {}
     prefix, depth = "", 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        if depth == 0 and (header := _HEADER.match(line)):
+    for number, line in enumerate(text.split("\n"), start=1):
+        if depth == 0 and line.lstrip().startswith("["):
+            header = _HEADER.match(line)
+            if header is None:
+                return {}  # a quoted name: from here on, whose key is whose can't be told
             prefix = _header_path(header[2], is_array=header[1] == "[[", counts=counts)
             lines.setdefault(prefix, number)
         elif depth == 0 and (assigned := _ASSIGNED.match(line)):
             lines.setdefault(_joined(prefix, assigned[1]), number)
-        depth = max(0, depth + line.count("[") - line.count("]"))
+        structure = _NOT_STRUCTURE.sub("", line)
+        depth += structure.count("[") - structure.count("]")
     return lines
 
 
@@ -173,7 +197,7 @@ def whole(at_least: int, at_most: int) -> Callable[[object], int]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError("must be a whole number")
         if not at_least <= value <= at_most:
-            raise ValueError(f"must be from {at_least} to {at_most}, not {value}")
+            raise ValueError(f"must be from {at_least} to {at_most}, not {_shown(value)}")
         return value
 
     return read
@@ -186,10 +210,17 @@ def seconds(at_least: float, at_most: float) -> Callable[[object], float]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError("must be a number of seconds")
         if not at_least <= value <= at_most:
-            raise ValueError(f"must be from {at_least:g} to {at_most:g} seconds, not {value:g}")
+            raise ValueError(f"must be from {at_least:g} to {at_most:g} seconds, not {_shown(value)}")
         return value
 
     return read
+
+
+def _shown(number: float) -> str:
+    """A number as a person would look at it: one of thousands of digits can't be printed and needs not be."""
+    if isinstance(number, int) and number.bit_length() > 128:
+        return f"a number of {number.bit_length()} bits"
+    return str(number)
 
 
 def choice(*words: str) -> Callable[[object], str]:
@@ -197,7 +228,7 @@ def choice(*words: str) -> Callable[[object], str]:
 
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in words:
-            hint = nearest(value, words) if isinstance(value, str) else None
+            hint = _closest(value, words) if isinstance(value, str) else None
             raise ValueError(f"must be one of {', '.join(words)}" + (f"; {hint}" if hint else ""))
         return value
 
@@ -213,15 +244,30 @@ def mode(value: object) -> int:
 
 def path_from(folder: Path) -> Callable[[object], Path]:
     """A reader of paths; relative ones are taken from `folder`."""
-    return lambda value: folder / text(value)
+
+    def read(value: object) -> Path:
+        path = text(value)
+        if "\0" in path:
+            raise ValueError("must be a path, which holds no NUL character")
+        return folder / path
+
+    return read
 
 
 def list_of(read_one: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
-    """A reader of arrays."""
+    """A reader of arrays; it complains of every item that is wrong."""
 
     def read(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise ValueError("must be an array")
-        return tuple(read_one(one) for one in value)
+        items, wrongs = [], []
+        for at, one in enumerate(value):
+            try:
+                items.append(read_one(one))
+            except ValueError as wrong:
+                wrongs.append(f"item [{at}] {wrong}")
+        if wrongs:
+            raise ValueError("; ".join(wrongs))
+        return tuple(items)
 
     return read

@@ -4,33 +4,65 @@ from __future__ import annotations
 
 import grp
 import pwd
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sidecar.config import tables
-from sidecar.config.keys import Complaint, Complaints, ConfigFaults, Key, KindKeys, lines_of, nearest, read_table
+from sidecar.config.keys import (
+    Complaint,
+    Complaints,
+    ConfigFaults,
+    Key,
+    KindKeys,
+    lines_of,
+    nearest,
+    read_table,
+    read_values,
+)
 from sidecar.config.values import RECORD_MARGIN_BYTES, Caller, Config, Connector, Daemon, LedgerPlace, Model, PeerRule
 from sidecar.contract.values import PriceRow
 from sidecar.rules.pricing import DatedPrice
 
 _PEER_NAMES = frozenset(key.name for key in tables.peer_keys())
+_ID_KEYS: Final = {"caller": "id", "connector": "name", "model": "name"}  # what a person calls one of these tables
+_TOML_PLACE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
 
 T = TypeVar("T")
 
 
 def read_config(source: str, folder: Path, kinds: Mapping[str, KindKeys]) -> Config:
     """The configuration that this text says; `folder` is where its relative paths begin. Raises ConfigFaults."""
-    try:
-        document = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigFaults([Complaint("the file", f"is no TOML: {error}")]) from None
-    reading = _Reading(folder.absolute(), kinds, Complaints(lines_of(source)))
+    document = _parsed(source)
+    reading = _Reading(folder.absolute(), kinds, Complaints(lines_of(source), _table_names(document)))
     config = reading.config(document)
-    if config is None or reading.complaints.all:
+    if config is None:
         raise ConfigFaults(reading.complaints.all)
     return config
+
+
+def _parsed(source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(source)
+    except RecursionError:
+        raise ConfigFaults([Complaint("the file", "is nested too deeply")]) from None
+    except ValueError as error:  # a syntax error, or a number too long to be read
+        what = str(error)
+        if place := _TOML_PLACE.search(what):
+            what = f"{what[: place.start()]}, at column {place[2]}"
+        line = int(place[1]) if place else None
+        raise ConfigFaults([Complaint("the file", f"is no TOML: {what}", line)]) from None
+
+
+def _table_names(document: dict[str, Any]) -> dict[str, str]:
+    """From `caller[0]` to `caller "dungeon"` for every table whose name is its own."""
+    names: dict[str, str] = {}
+    for kind, id_key in _ID_KEYS.items():
+        ids = [_id_of(table, id_key) for table in _list(document, kind)]
+        names |= {f"{kind}[{at}]": f'{kind} "{name}"' for at, name in enumerate(ids) if name and ids.count(name) == 1}
+    return names
 
 
 class _Reading:
@@ -43,110 +75,108 @@ class _Reading:
 
     def config(self, document: dict[str, Any]) -> Config | None:
         read_table(document, tables.top_keys(), "", self.complaints)
-        daemon = self._table(document, "daemon", tables.daemon_keys(self._folder))
-        ledger = self._table(document, "ledger", tables.ledger_keys(self._folder))
-        connectors = self._named(document, "connector", "name", self._connector)
-        models = self._named(document, "model", "name", self._model)
-        callers = self._named(document, "caller", "id", self._caller)
-        operators = [self._peer(one, f"operator[{at}]") for at, one in enumerate(_list(document, "operator"))]
+        daemon = self._section(document, "daemon", tables.daemon_keys(self._folder))
+        ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
+        self._check_sizes(daemon, ledger)
+        connectors = self._each(document, "connector", self._connector)
+        models = self._each(document, "model", self._model)
+        callers = self._each(document, "caller", self._caller)
+        operators = self._each(document, "operator", self._peer)
         self._check_names(document)
-        if not _list(document, "caller"):
+        self._check_windows(document, ledger)
+        if document.get("caller", []) == []:
             self.complaints.add("caller", "there is none, so the daemon would serve nobody")
-        if daemon is None or ledger is None or self.complaints.all:
+        if self.complaints.all:
             return None
-        config = Config(
+        return Config(
             daemon=Daemon(**daemon),
             ledger=LedgerPlace(**ledger),
-            callers=callers,
-            operators=tuple(one for one in operators if one is not None),
-            connectors=connectors,
-            models=models,
+            callers={caller.id: caller for caller in callers},
+            operators=tuple(operators),
+            connectors={connector.name: connector for connector in connectors},
+            models={model.name: model for model in models},
         )
-        self._check_together(config)
-        return config
 
-    def _table(self, document: dict[str, Any], name: str, keys: tuple[Key, ...]) -> dict[str, Any] | None:
-        return read_table(document[name], keys, name, self.complaints) if name in document else None
+    def _section(self, document: dict[str, Any], name: str, keys: tuple[Key, ...]) -> dict[str, Any]:
+        """What can be read of a table that stands once."""
+        return read_values(document[name], keys, name, self.complaints) if name in document else {}
 
-    def _named(
-        self, document: dict[str, Any], kind: str, id_key: str, read: Callable[[Any, str], T | None]
-    ) -> dict[str, T]:
-        """The tables of one kind by their names, which must differ."""
-        named: dict[str, T] = {}
-        for at, table in enumerate(_list(document, kind)):
-            path = f"{kind}[{at}]"
-            value = read(table, path)
-            if value is None:
-                continue
-            name = getattr(value, id_key)
-            if name in named:
-                self.complaints.add(f"{path}.{id_key}", f"{name} is the {id_key} of an earlier {kind}")
-            named[name] = value
-        return named
+    def _each(self, document: dict[str, Any], kind: str, read: Callable[[Any, str], T | None]) -> list[T]:
+        """The sound tables of one kind."""
+        read_ones = [read(table, f"{kind}[{at}]") for at, table in enumerate(_list(document, kind))]
+        return [one for one in read_ones if one is not None]
 
     # --- one table of each kind -------------------------------------------------------------------------------
 
     def _caller(self, table: Any, path: str) -> Caller | None:
-        values = read_table(table, tables.caller_keys(), path, self.complaints)
-        if values is None:
-            return None
+        before = len(self.complaints.all)
+        values = read_values(table, tables.caller_keys(), path, self.complaints)
         peer = self._peer_of(values, path)
-        if peer is None:
+        if peer is None or len(self.complaints.all) > before:
             return None
         values = {name: value for name, value in values.items() if name not in _PEER_NAMES}
         return Caller(peer=peer, **{**values, "models": frozenset(values["models"])})
 
     def _peer(self, table: Any, path: str) -> PeerRule | None:
-        values = read_table(table, tables.peer_keys(), path, self.complaints)
-        return None if values is None else self._peer_of(values, path)
+        return self._peer_of(read_values(table, tables.peer_keys(), path, self.complaints), path)
 
     def _peer_of(self, values: dict[str, Any], path: str) -> PeerRule | None:
         """The peers meant by user or uid, group or gid, and unit; names are looked up now, once."""
         before = len(self.complaints.all)
         uid = self._number(values, path, "user", "uid", lambda name: pwd.getpwnam(name).pw_uid)
         gid = self._number(values, path, "group", "gid", lambda name: grp.getgrnam(name).gr_gid)
+        if uid == tables.NOBODY_UID:
+            self.complaints.add(
+                f"{path}.{'uid' if values.get('user') is None else 'user'}",
+                f"uid {uid} is how the kernel shows users whom it can't name here; it is never admitted",
+            )
         if len(self.complaints.all) > before:
             return None
-        return PeerRule(uid=uid, gid=gid, unit=values["unit"])
+        return PeerRule(uid=uid, gid=gid, unit=values.get("unit"))
 
     def _number(
         self, values: dict[str, Any], path: str, by_name: str, by_number: str, look_up: Callable[[str], int]
     ) -> int | None:
-        name, number = values[by_name], values[by_number]
+        name, number = values.get(by_name), values.get(by_number)
         if name is None:
-            return number  # type: ignore[no-any-return]  # read as a whole number or None
+            return number
         if number is not None:
             self.complaints.add(f"{path}.{by_name}", f"stands beside {by_number}: give one of the two")
             return None
         try:
             return look_up(name)
-        except KeyError:
-            self.complaints.add(f"{path}.{by_name}", f"this host has no {by_name} {name}")
+        except (KeyError, ValueError):  # ValueError: a name that no host could have
+            self.complaints.add(f"{path}.{by_name}", f"this host has no {by_name} {name!r}")
             return None
 
     def _connector(self, table: Any, path: str) -> Connector | None:
+        before = len(self.complaints.all)
         common = tables.connector_keys(self._folder)
         kind_name = table.get("kind") if isinstance(table, dict) else None
         kind = self._kinds.get(kind_name) if isinstance(kind_name, str) else None
         if isinstance(kind_name, str) and kind is None:
             self.complaints.add(f"{path}.kind", f"no kind {kind_name} is built", nearest(kind_name, self._kinds))
-            table = {name: value for name, value in table.items() if name in {key.name for key in common}}
         own = kind.keys(self._folder) if kind else ()
-        values = read_table(table, (*common, *own), path, self.complaints)
-        if values is None or kind is None:
+        if kind is None and isinstance(table, dict):  # what else its kind would have wanted is not known
+            table = {name: value for name, value in table.items() if name in {key.name for key in common}}
+        values = read_values(table, (*common, *own), path, self.complaints)
+        if kind is not None:
+            self._check_url(kind, values, path)
+        if len(self.complaints.all) > before:
             return None
-        self._check_url(kind, values, path)
         settings = {key.name: values.pop(key.name) for key in own}
         del values["allow_plain_http"]
         return Connector(settings=settings, **values)
 
     def _check_url(self, kind: KindKeys, values: dict[str, Any], path: str) -> None:
+        if "base_url" not in values:
+            return
         url = values["base_url"]
         if url is None and kind.needs_base_url:
             self.complaints.add(path, "base_url is missing")
         elif url is not None and not kind.needs_base_url:
             self.complaints.add(f"{path}.base_url", f"the kind {values['kind']} has none")
-        elif url is not None and tables.is_plain_http_away(url) and not values["allow_plain_http"]:
+        elif url is not None and tables.is_plain_http_away(url) and not values.get("allow_plain_http"):
             self.complaints.add(
                 f"{path}.base_url",
                 "plain http to another machine shows prompts and keys to the network",
@@ -154,13 +184,12 @@ class _Reading:
             )
 
     def _model(self, table: Any, path: str) -> Model | None:
-        values = read_table(table, tables.model_keys(), path, self.complaints)
-        if values is None:
-            return None
-        prices = self._prices(values.pop("price"), path)
-        return None if prices is None else Model(prices=prices, **values)
+        before = len(self.complaints.all)
+        values = read_values(table, tables.model_keys(), path, self.complaints)
+        prices = self._prices(values.pop("price"), path) if "price" in values else ()
+        return Model(prices=prices, **values) if len(self.complaints.all) == before else None
 
-    def _prices(self, price_tables: list[Any], path: str) -> tuple[DatedPrice, ...] | None:
+    def _prices(self, price_tables: list[Any], path: str) -> tuple[DatedPrice, ...]:
         before = len(self.complaints.all)
         prices: dict[tuple[int | None, int], DatedPrice] = {}
         for at, table in enumerate(price_tables):
@@ -175,39 +204,47 @@ class _Reading:
             prices[row.above_input_tokens, from_unix_ms] = DatedPrice(from_unix_ms=from_unix_ms, row=row)
         if (None, 0) not in prices and len(self.complaints.all) == before:
             self.complaints.add(path, "a base price is missing: a row without above_input_tokens and without from")
-        return tuple(prices.values()) if len(self.complaints.all) == before else None
+        return tuple(prices.values())
 
     # --- what only the whole file can show --------------------------------------------------------------------
+    # Asked of the raw tables, so that one that is broken elsewhere is held against the others all the same.
 
     def _check_names(self, document: dict[str, Any]) -> None:
-        """Names that point to other tables; asked of the raw tables, so that a broken one is not reported twice."""
+        for kind, id_key in _ID_KEYS.items():
+            seen: set[str] = set()
+            for at, table in enumerate(_list(document, kind)):
+                name = _id_of(table, id_key)
+                if name in seen:
+                    self.complaints.add(f"{kind}[{at}].{id_key}", f"{name} is the {id_key} of an earlier {kind}")
+                seen |= {name} if name else set()
         connectors, models = _names(document, "connector"), _names(document, "model")
         for at, table in enumerate(_list(document, "model")):
-            name = table.get("connector") if isinstance(table, dict) else None
-            if isinstance(name, str) and name not in connectors:
-                self.complaints.add(
-                    f"model[{at}].connector", f"no connector is named {name}", nearest(name, connectors)
-                )
+            self._check_known(_id_of(table, "connector"), "connector", connectors, f"model[{at}].connector")
         for at, table in enumerate(_list(document, "caller")):
             wanted = table.get("models") if isinstance(table, dict) else None
             for position, name in enumerate(wanted if isinstance(wanted, list) else ()):
-                if isinstance(name, str) and name not in models:
-                    path = f"caller[{at}].models[{position}]"
-                    self.complaints.add(path, f"no model is named {name}", nearest(name, models))
+                self._check_known(name, "model", models, f"caller[{at}].models[{position}]")
 
-    def _check_together(self, config: Config) -> None:
-        daemon, ledger = config.daemon, config.ledger
-        least = 4 * (daemon.frame_bytes_max + RECORD_MARGIN_BYTES)
-        if ledger.segment_bytes < least:
+    def _check_known(self, name: Any, kind: str, known: set[str], path: str) -> None:
+        if isinstance(name, str) and name not in known:
+            self.complaints.add(path, f"no {kind} is named {name}", nearest(name, known))
+
+    def _check_sizes(self, daemon: dict[str, Any], ledger: dict[str, Any]) -> None:
+        frame_bytes_max = daemon.get("frame_bytes_max", 0)
+        least = 4 * (frame_bytes_max + RECORD_MARGIN_BYTES)
+        if frame_bytes_max and ledger.get("segment_bytes", least) < least:
             self.complaints.add("ledger.segment_bytes", f"must be at least {least}: 4 x (frame_bytes_max + 65536)")
-        if daemon.frames_held_bytes_max < daemon.frame_bytes_max:
-            self.complaints.add("daemon.frames_held_bytes_max", "must be at least frame_bytes_max")
-        for at, caller in enumerate(config.callers.values()):
-            if caller.spend_window_seconds > ledger.retention_days * 86_400:
+        if daemon.get("frames_held_bytes_max", frame_bytes_max) < frame_bytes_max:
+            self.complaints.add("daemon.frames_held_bytes_max", f"must be at least frame_bytes_max, {frame_bytes_max}")
+
+    def _check_windows(self, document: dict[str, Any], ledger: dict[str, Any]) -> None:
+        days = ledger.get("retention_days")
+        for at, table in enumerate(_list(document, "caller")):
+            window = table.get("spend_window_seconds") if isinstance(table, dict) else None
+            if days is not None and isinstance(window, int) and window > days * 86_400:
                 self.complaints.add(
                     f"caller[{at}].spend_window_seconds",
-                    f"is longer than the {ledger.retention_days} days of ledger.retention_days:"
-                    " spend would be forgotten inside its window",
+                    f"is longer than the {days} days of ledger.retention_days: spend would be forgotten in its window",
                 )
 
 
@@ -216,9 +253,10 @@ def _list(document: dict[str, Any], name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def _id_of(table: Any, id_key: str) -> str | None:
+    name = table.get(id_key) if isinstance(table, dict) else None
+    return name if isinstance(name, str) else None
+
+
 def _names(document: dict[str, Any], kind: str) -> set[str]:
-    return {table["name"] for table in _list(document, kind) if isinstance(table, dict) and _is_name(table.get("name"))}
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str)
+    return {name for table in _list(document, kind) if (name := _id_of(table, _ID_KEYS[kind]))}

@@ -7,7 +7,7 @@ be a slip. Source: CONTRACT section 7.
 from __future__ import annotations
 
 import ipaddress
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from sidecar.config.keys import (
     whole,
 )
 from sidecar.config.values import CredentialName
+from sidecar.contract.ids import is_id
 from sidecar.contract.values import U64_MAX
 from sidecar.rules.framing import FRAME_BYTES_LIMIT
 
@@ -32,6 +33,8 @@ _U32: Final = 2**32 - 1
 _COUNT: Final = 1_000_000
 _BYTES: Final = 2**40
 _YEAR: Final = 366 * 86_400
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NOBODY_UID: Final = 65534  # how a user outside our user namespace looks, so nobody in particular
 SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path holds 108 with its end
 
 
@@ -108,8 +111,15 @@ def peer_keys() -> tuple[Key, ...]:
         Key("uid", whole(0, _U32), None),
         Key("group", text, None),
         Key("gid", whole(0, _U32), None),
-        Key("unit", text, None),
+        Key("unit", _unit, None),
     )
+
+
+def _unit(value: object) -> str:
+    unit = text(value)
+    if not unit.endswith(".service") or "/" in unit:
+        raise ValueError(f'must be the name of a system service, such as "dungeon.service", not {unit!r}')
+    return unit
 
 
 def caller_keys() -> tuple[Key, ...]:
@@ -144,6 +154,8 @@ def connector_keys(folder: Path) -> tuple[Key, ...]:
 
 def base_url(value: object) -> str:
     url = text(value)
+    if not all(is_id(character) for character in url):
+        raise ValueError("must be a URL in printable ASCII without spaces")
     try:
         split = urlsplit(url)
         _ = split.port
@@ -169,14 +181,16 @@ def is_plain_http_away(url: str) -> bool:
 
 
 def _credential(folder: Path) -> Any:
+    read_path = path_from(folder)
+
     def read(value: object) -> CredentialName:
-        if isinstance(value, str) and value and "/" not in value and not value.startswith("."):
+        if isinstance(value, str) and is_id(value) and "/" not in value and not value.startswith("."):
             return CredentialName(name=value)
         if isinstance(value, dict) and len(value) == 1:
             if "file" in value:
-                return CredentialName(file=folder / text(value["file"]))
+                return CredentialName(file=read_path(value["file"]))
             if "env" in value:
-                return CredentialName(env=text(value["env"]))
+                return CredentialName(env=an_id(value["env"]))
         raise ValueError('must be the name of a credential, {file = "..."} or {env = "..."}')
 
     return read
@@ -216,7 +230,7 @@ def _instant(value: object) -> int:
         moment = datetime(value.year, value.month, value.day, tzinfo=UTC)
     else:
         raise ValueError("must be a date or a date-time without quotes, such as 2026-12-01")
-    unix_ms = int(moment.timestamp()) * 1000 + moment.microsecond // 1000
+    unix_ms = (moment - _EPOCH) // timedelta(milliseconds=1)
     if unix_ms <= 0:
         raise ValueError("must be after 1970")
     return unix_ms
