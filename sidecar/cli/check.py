@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,16 +41,22 @@ def _rights(config: Config) -> list[Complaint]:
         ("daemon.socket", config.daemon.socket.parent),
     ):
         there = directory
-        while not there.exists() and there != there.parent:
+        while not os.path.lexists(there) and there != there.parent:
             there = there.parent
-        if not there.is_dir():
+        if not os.path.isdir(there):
             complaints.append(Complaint(path, f"{there} is no directory"))
         elif not os.access(there, os.W_OK | os.X_OK):
             complaints.append(Complaint(path, f"this user may not write in {there}"))
+        elif there == directory and not os.access(there, os.R_OK):
+            complaints.append(Complaint(path, f"this user may not read {there}"))
     socket = config.daemon.socket
-    if socket.exists() and not socket.is_socket():
+    if os.path.lexists(socket) and not _is_socket(socket):
         complaints.append(Complaint("daemon.socket", f"{socket} is there and is no socket"))
     return complaints
+
+
+def _is_socket(path: Path) -> bool:
+    return stat.S_ISSOCK(os.lstat(path).st_mode)
 
 
 def _warnings(config: Config) -> list[Complaint]:
@@ -64,7 +71,14 @@ def _warnings(config: Config) -> list[Complaint]:
         if drain < connector.time_limit_seconds
     ]
     served = {name for caller in config.callers.values() for name in caller.models}
-    warnings += [Complaint(f"model {name}", "no caller may use it") for name in config.models if name not in served]
+    warnings += [
+        Complaint(f'caller "{caller.id}".models', "is empty, so this caller can run nothing")
+        for caller in config.callers.values()
+        if not caller.models
+    ]
+    warnings += [Complaint(f'model "{name}"', "no caller may use it") for name in config.models if name not in served]
+    used = {model.connector for model in config.models.values()}
+    warnings += [Complaint(f'connector "{name}"', "no model uses it") for name in config.connectors if name not in used]
     return warnings
 
 

@@ -30,14 +30,14 @@ def build_connectors(config: Config) -> Mapping[str, Connector]:
     """Every connector with its credential. Raises ConfigFaults with everything that is wrong in any of them."""
     built: dict[str, Connector] = {}
     complaints: list[Complaint] = []
-    for at, (name, wanted) in enumerate(config.connectors.items()):
+    for name, wanted in config.connectors.items():
         try:
             built[name] = KINDS[wanted.kind].build(wanted, _secret(wanted))
         except CredentialFault as fault:
-            complaints.append(Complaint(f"connector[{at}].credential", str(fault)))
+            complaints.append(Complaint(f'connector "{name}".credential', str(fault)))
         except ConfigFaults as faults:
             complaints += [
-                Complaint(f"connector[{at}].script: {one.path}", one.what, one.line, one.hint)
+                Complaint(f'connector "{name}".script: {one.path}', one.what, one.line, one.hint)
                 for one in faults.complaints
             ]
     if complaints:

@@ -21,6 +21,9 @@ from sidecar.contract.ids import is_id
 REQUIRED: Final = object()
 
 
+_ITEM: Final = re.compile(r"\[\d+\]$")
+
+
 class Complaint(Struct, frozen=True):
     """One thing that is wrong, as one line."""
 
@@ -74,7 +77,8 @@ class Complaints:
         self.all: list[Complaint] = []
 
     def add(self, path: str, what: str, hint: str | None = None) -> None:
-        self.all.append(Complaint(self._named(path), what, self._lines.get(path), hint))
+        line = self._lines.get(path, self._lines.get(_ITEM.sub("", path)))  # an item's line: where its array begins
+        self.all.append(Complaint(self._named(path), what, line, hint))
 
     def _named(self, path: str) -> str:
         table, dot, rest = path.partition(".")

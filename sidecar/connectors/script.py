@@ -17,7 +17,7 @@
     stop = "end_turn"           # any stop reason; by default the one that fits the answer
     fail = {kind = "rate_limited", message = "slow down"}   # after the deltas; any failure kind
     nothing_sent = true         # the failure came before a byte left, so it costs nothing
-    reject = "too odd"          # refused before sending (ProviderRejected); `times` does not count here
+    reject = "too odd"          # refused before sending (ProviderRejected), unless a rule before it that has no `times` matches
     hang = true                 # never ends; only the deadline helps
 
 The first rule that matches answers; a request that no rule matches is echoed.
@@ -118,6 +118,8 @@ def _rule(table: Any, path: str, complaints: Complaints) -> Rule | None:
     ends = [name for name in ("stop", "fail", "hang", "reject") if values[name]]
     if len(ends) > 1:
         complaints.add(path, f"{' and '.join(ends)} can't stand together: an answer ends in one way")
+    if values["repeat"] > 1 and not values["deltas"]:
+        complaints.add(path, "repeat is for a rule with deltas")
     if values["nothing_sent"] and not values["fail"]:
         complaints.add(path, "nothing_sent is for a rule with fail")
     return Rule(**values)

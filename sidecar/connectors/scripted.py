@@ -2,10 +2,9 @@
 
 Without a script it answers with the last UserText, or with the tool result that
 ends the input, word by word, one token a word; where a tool call is required it
-calls the first tool. Its usage depends
-on the request alone and stays within the bounds of section 5, so budgets and
-receipts behave as with a paid provider. With a script, rules decide; see
-`sidecar.connectors.script`.
+calls the first tool. Its usage depends on the request alone and stays within
+the bounds of section 5, so budgets and receipts behave as with a paid provider.
+With a script, rules decide; see `sidecar.connectors.script`.
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ class Scripted:
             raise Rejected("nothing is left of the input without reasoning states that this model can't use")
         usable = structs.replace(request, input=kept)
         asked = _asked(usable)
-        for rule in self._rules:
-            if rule.reject is not None and rule.matches(asked.model, asked.last_text, asked.last_tool):
-                raise Rejected(rule.reject)
+        self._reject(asked)
         return Lowered(
             request=usable,
             upstream=upstream,
@@ -88,6 +85,15 @@ class Scripted:
 
     async def aclose(self) -> None:
         """Nothing is kept open."""
+
+    def _reject(self, asked: _Asked) -> None:
+        """By rules alone and not by how often they have answered, for this must be pure."""
+        for rule in self._rules:
+            if rule.matches(asked.model, asked.last_text, asked.last_tool):
+                if rule.reject is not None:
+                    raise Rejected(rule.reject)
+                if rule.times is None:
+                    return
 
     def _rule_for(self, asked: _Asked) -> Rule:
         for at, rule in enumerate(self._rules):

@@ -68,8 +68,12 @@ TransportErrorCode = Literal[
 ]
 
 
-class Value(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One published map: unknown members refused, nil and missing optional members the same."""
+class Value(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False):
+    """One published map: unknown members refused, nil and missing optional members the same.
+
+    A frozen value of frozen values can be in no cycle, so the collector need
+    not know it (`gc=False`): that saves 16 bytes a value and its visits.
+    """
 
 
 class OneOf(Value, frozen=True):

@@ -59,19 +59,27 @@ def load(*, name: str | None, file: Path | None, env: str | None, environ: Mappi
 
 
 def _read(path: Path, *, check_mode: bool) -> str:
+    """The file's bytes as text. A byte outside ASCII becomes U+FFFD, which `_checked` refuses without showing it."""
     try:
-        status = path.stat()
-        if check_mode and stat.S_IMODE(status.st_mode) & 0o077:
-            raise CredentialFault(
-                f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}); chmod 600 it"
-            )
-        if status.st_size > _CREDENTIAL_BYTES_MAX:
-            raise CredentialFault(f"{path} is larger than {_CREDENTIAL_BYTES_MAX} bytes")
-        return path.read_text(encoding="utf-8")
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise CredentialFault(f"{path} is no file")
+            if check_mode and stat.S_IMODE(status.st_mode) & 0o077:
+                raise CredentialFault(
+                    f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}); chmod 600 it"
+                )
+            held = file.read(_CREDENTIAL_BYTES_MAX + 1)
     except OSError as error:
         raise CredentialFault(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise CredentialFault(f"{path} is not text") from None
+    if len(held) > _CREDENTIAL_BYTES_MAX:
+        raise CredentialFault(f"{path} is larger than {_CREDENTIAL_BYTES_MAX} bytes")
+    return held.decode("ascii", errors="replace")
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """A FIFO that nobody writes to would otherwise keep us waiting before its kind can be seen."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _checked(name: str, text: str) -> Secret:

@@ -42,20 +42,22 @@ class Log:
         self._logger = logging.Logger("sidecar", logging.INFO)
         self._logger.addHandler(logging.StreamHandler(stream))
 
-    def info(self, fact: str, **values: object) -> None:
+    def info(self, fact: str, /, **values: object) -> None:
         self._write(logging.INFO, fact, values)
 
-    def warning(self, fact: str, **values: object) -> None:
+    def warning(self, fact: str, /, **values: object) -> None:
         self._write(logging.WARNING, fact, values)
 
-    def error(self, fact: str, **values: object) -> None:
+    def error(self, fact: str, /, **values: object) -> None:
         self._write(logging.ERROR, fact, values)
 
     def _write(self, level: int, fact: str, values: Mapping[str, object]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         name = logging.getLevelName(level).lower()
         if self._form == "json":
-            line = json.dumps({"time": now, "level": name, "fact": fact, **{k: _json(v) for k, v in values.items()}})
+            said = {key: _json(value) for key, value in values.items()}
+            own = {"time": now, "level": name, "fact": fact}
+            line = _dumped({**own, **said, **own})
         else:
             words = " ".join([fact, *(f"{key}={_text(value)}" for key, value in values.items())])
             line = f"<{_JOURNAL_LEVELS[level]}>{words}" if self._form == "journal" else f"{now} {name} {words}"
@@ -73,4 +75,9 @@ def _json(value: object) -> object:
 
 def _text(value: object) -> str:
     text = _cut(value)
-    return text if text and _PLAIN.issuperset(text) else json.dumps(text)
+    return text if text and _PLAIN.issuperset(text) else _dumped(text)
+
+
+def _dumped(value: object) -> str:
+    """JSON in which nothing but printable ASCII stands; the library leaves DEL as it is."""
+    return json.dumps(value).replace("\x7f", "\\u007f")

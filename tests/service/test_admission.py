@@ -72,7 +72,11 @@ async def test_2_payload_bound_exactly() -> None:
 
 def frame_of(size: int) -> bytes:
     """A valid frame of exactly this many bytes; the length of a digest varies with its integers, so it is searched."""
-    frames = (build.frame(build.request(instructions="x" * length)) for length in range(size - 1000, size))
+    frames = (
+        build.frame(build.request(instructions="x" * length, conversation_id=f"c{salt}"))
+        for salt in range(10)
+        for length in range(size - 1000, size - 500)
+    )
     return next(frame for frame in frames if len(frame) == size)
 
 
