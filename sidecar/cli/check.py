@@ -47,8 +47,6 @@ def _rights(config: Config) -> list[Complaint]:
             complaints.append(Complaint(path, f"{there} is no directory"))
         elif not os.access(there, os.W_OK | os.X_OK):
             complaints.append(Complaint(path, f"this user may not write in {there}"))
-        elif there == directory and not os.access(there, os.R_OK):
-            complaints.append(Complaint(path, f"this user may not read {there}"))
     socket = config.daemon.socket
     if os.path.lexists(socket) and not _is_socket(socket):
         complaints.append(Complaint("daemon.socket", f"{socket} is there and is no socket"))

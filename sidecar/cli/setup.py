@@ -20,9 +20,9 @@ def load_config(path: Path) -> Config:
     try:
         source = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigFaults([Complaint(str(path), error.strerror or str(error))]) from None
+        raise ConfigFaults([Complaint("the file", f"can't be read: {error.strerror or error}")]) from None
     except UnicodeDecodeError:
-        raise ConfigFaults([Complaint(str(path), "is not UTF-8")]) from None
+        raise ConfigFaults([Complaint("the file", "is not UTF-8")]) from None
     return read_config(source, path.parent, config_keys())
 
 
