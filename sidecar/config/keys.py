@@ -35,7 +35,8 @@ class Complaint(Struct, frozen=True):
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line is not None else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{where}{self.path}: {self.what}{hint}"
+        said = f"{where}{self.path}: {self.what}{hint}"
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in said)
 
 
 class ConfigFaults(Exception):

@@ -23,6 +23,7 @@ from sidecar.config.keys import (
     read_values,
 )
 from sidecar.config.values import RECORD_MARGIN_BYTES, Caller, Config, Connector, Daemon, LedgerPlace, Model, PeerRule
+from sidecar.contract.ids import is_id
 from sidecar.contract.values import PriceRow
 from sidecar.rules.pricing import DatedPrice
 
@@ -80,10 +81,9 @@ class _Reading:
         self._check_sizes(daemon, ledger)
         connectors = self._each(document, "connector", self._connector)
         models = self._each(document, "model", self._model)
-        callers = self._each(document, "caller", self._caller)
+        callers = self._each(document, "caller", lambda table, path: self._caller(table, path, ledger))
         operators = self._each(document, "operator", self._peer)
         self._check_names(document)
-        self._check_windows(document, ledger)
         if document.get("caller", []) == []:
             self.complaints.add("caller", "there is none, so the daemon would serve nobody")
         if self.complaints.all:
@@ -108,14 +108,23 @@ class _Reading:
 
     # --- one table of each kind -------------------------------------------------------------------------------
 
-    def _caller(self, table: Any, path: str) -> Caller | None:
+    def _caller(self, table: Any, path: str, ledger: dict[str, Any]) -> Caller | None:
         before = len(self.complaints.all)
         values = read_values(table, tables.caller_keys(), path, self.complaints)
+        self._check_window(values, ledger, path)
         peer = self._peer_of(values, path)
         if peer is None or len(self.complaints.all) > before:
             return None
         values = {name: value for name, value in values.items() if name not in _PEER_NAMES}
         return Caller(peer=peer, **{**values, "models": frozenset(values["models"])})
+
+    def _check_window(self, values: dict[str, Any], ledger: dict[str, Any], path: str) -> None:
+        window, days = values.get("spend_window_seconds"), ledger.get("retention_days")
+        if window is not None and days is not None and window > days * 86_400:
+            self.complaints.add(
+                f"{path}.spend_window_seconds",
+                f"is longer than the {days} days of ledger.retention_days: spend would be forgotten in its window",
+            )
 
     def _peer(self, table: Any, path: str) -> PeerRule | None:
         return self._peer_of(read_values(table, tables.peer_keys(), path, self.complaints), path)
@@ -226,7 +235,7 @@ class _Reading:
                 self._check_known(name, "model", models, f"caller[{at}].models[{position}]")
 
     def _check_known(self, name: Any, kind: str, known: set[str], path: str) -> None:
-        if isinstance(name, str) and name not in known:
+        if _is_id(name) and name not in known:
             self.complaints.add(path, f"no {kind} is named {name}", nearest(name, known))
 
     def _check_sizes(self, daemon: dict[str, Any], ledger: dict[str, Any]) -> None:
@@ -237,16 +246,6 @@ class _Reading:
         if daemon.get("frames_held_bytes_max", frame_bytes_max) < frame_bytes_max:
             self.complaints.add("daemon.frames_held_bytes_max", f"must be at least frame_bytes_max, {frame_bytes_max}")
 
-    def _check_windows(self, document: dict[str, Any], ledger: dict[str, Any]) -> None:
-        days = ledger.get("retention_days")
-        for at, table in enumerate(_list(document, "caller")):
-            window = table.get("spend_window_seconds") if isinstance(table, dict) else None
-            if days is not None and isinstance(window, int) and window > days * 86_400:
-                self.complaints.add(
-                    f"caller[{at}].spend_window_seconds",
-                    f"is longer than the {days} days of ledger.retention_days: spend would be forgotten in its window",
-                )
-
 
 def _list(document: dict[str, Any], name: str) -> list[Any]:
     value = document.get(name)
@@ -255,7 +254,11 @@ def _list(document: dict[str, Any], name: str) -> list[Any]:
 
 def _id_of(table: Any, id_key: str) -> str | None:
     name = table.get(id_key) if isinstance(table, dict) else None
-    return name if isinstance(name, str) else None
+    return name if _is_id(name) else None
+
+
+def _is_id(name: Any) -> bool:
+    return isinstance(name, str) and is_id(name)
 
 
 def _names(document: dict[str, Any], kind: str) -> set[str]:
