@@ -1,0 +1,211 @@
+"""`sidecar check`: 0 or 78, every complaint on a line of its own, and nothing left on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.cli.check import check
+from sidecar.cli.main import main
+
+CONFIG = """
+[daemon]
+socket = "{socket}"
+drain_seconds_max = {drain}
+[ledger]
+directory = "{ledger}"
+[[caller]]
+id = "dungeon"
+models = {models}
+spend_ceiling_micro_usd = 1
+spend_window_seconds = 1
+[[connector]]
+name = "rehearsal"
+kind = "scripted"
+{connector}
+[[model]]
+name = "npc"
+connector = "rehearsal"
+upstream = "echo-1"
+[[model.price]]
+input = 0
+cache_read = 0
+cache_write_short = 0
+cache_write_long = 0
+output = 0
+"""
+LEAST: dict[str, Any] = {
+    "socket": "run/s.sock",
+    "ledger": "ledger",
+    "drain": 300,
+    "models": '["npc"]',
+    "connector": "",
+}
+
+
+def written(tmp_path: Path, more: str = "", **changes: Any) -> Path:
+    path = tmp_path / "sidecar.toml"
+    path.write_text(CONFIG.format(**{**LEAST, **changes}) + more)
+    return path
+
+
+def complaints(path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a refused configuration is told, without the file's name that each line begins with."""
+    assert check(path, as_json=False) == os.EX_CONFIG
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert all(line.startswith(f"{path}: ") for line in err.splitlines())
+    return [line.removeprefix(f"{path}: ") for line in err.splitlines()]
+
+
+def warnings(path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert check(path, as_json=False) == os.EX_OK
+    out, err = capsys.readouterr()
+    assert out == f"{path}: good\n"
+    return [line.removeprefix(f"{path}: warning: ") for line in err.splitlines()]
+
+
+def test_a_good_configuration_is_told_so_and_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert warnings(written(tmp_path), capsys) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["sidecar.toml"]
+
+
+def test_every_complaint_has_a_line_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "[[operator]]\nuesr = 5\n", models='["ncp"]', drain='"long"')
+    assert complaints(path, capsys) == [
+        "line 4: daemon.drain_seconds_max: must be a number of seconds",
+        "line 27: operator[0].uesr: unknown key (did you mean user?)",
+        'line 9: caller "dungeon".models[0]: no model is named ncp (did you mean npc?)',
+    ]
+
+
+def test_a_file_that_is_not_there_or_no_text_is_one_complaint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaints(tmp_path / "none.toml", capsys) == ["the file: can't be read: No such file or directory"]
+    assert complaints(tmp_path, capsys) == ["the file: can't be read: Is a directory"]
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b"# \xe9")
+    assert complaints(path, capsys) == ["the file: is not UTF-8"]
+
+
+def test_credentials_are_looked_for_and_never_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    key = tmp_path / "key"
+    key.write_text("sk-secret")
+    key.chmod(0o644)
+    [complaint] = complaints(written(tmp_path, connector='credential = {file = "key"}'), capsys)
+    assert complaint == (f'connector "rehearsal".credential: {key} is open to other users (mode 0644); chmod 600 it')
+    [complaint] = complaints(written(tmp_path, connector='credential = "key"'), capsys)
+    assert complaint.startswith('connector "rehearsal".credential: key: $CREDENTIALS_DIRECTORY is not set')
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert warnings(written(tmp_path, connector='credential = "key"'), capsys) == []
+    key.chmod(0o600)
+    assert warnings(written(tmp_path, connector='credential = {file = "key"}'), capsys) == []
+
+
+def test_what_only_building_a_connector_finds_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, connector='script = "script.toml"')
+    [missing] = complaints(path, capsys)
+    assert missing.startswith('connector "rehearsal".script: ')
+    assert missing.endswith("No such file or directory")
+    (tmp_path / "script.toml").write_text("[[rule]]\ntxet = 'a'\n")
+    [misspelt] = complaints(path, capsys)
+    assert 'connector "rehearsal".script: rule[0].txet: unknown key (did you mean text?)' in misspelt
+
+
+def test_directories_that_can_not_be_made_are_complaints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "astray").symlink_to(tmp_path / "nowhere")
+    told = complaints(written(tmp_path, ledger="file/ledger", socket="astray/s.sock"), capsys)
+    assert told == [
+        f"ledger.directory: {tmp_path / 'file'} is no directory",
+        f"daemon.socket: {tmp_path / 'astray'} is no directory",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_directories_without_rights_are_complaints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(0o500)
+    told = complaints(written(tmp_path, ledger="closed/ledger", socket="closed/s.sock"), capsys)
+    assert told == [
+        f"ledger.directory: this user may not write in {closed}",
+        f"daemon.socket: this user may not write in {closed}",
+    ]
+    closed.chmod(0)  # a folder that can't even be looked into
+    assert complaints(written(tmp_path, ledger="closed/a/ledger"), capsys)
+    closed.chmod(0o700)
+
+
+def test_what_stands_in_the_socket_s_place_must_be_a_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "s.sock"
+    place.write_text("")
+    path = written(tmp_path, socket="s.sock")
+    assert complaints(path, capsys) == [f"daemon.socket: {place} is there and is no socket"]
+    place.unlink()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(place))
+    assert warnings(path, capsys) == []
+
+
+def test_a_socket_path_that_the_kernel_can_not_take_is_a_complaint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [complaint] = complaints(written(tmp_path, socket="s" * 108), capsys)
+    assert complaint.endswith("the kernel takes 107 for a socket")
+
+
+def test_what_is_allowed_but_odd_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spare = '[[connector]]\nname = "spare"\nkind = "scripted"\ntime_limit_seconds = 5\n'
+    assert warnings(written(tmp_path, spare, drain=60, models="[]"), capsys) == [
+        "daemon.drain_seconds_max: 60 s is below the 240 s that connector rehearsal may take:"
+        " a stop can cut its requests off, at their whole reservation",
+        'caller "dungeon".models: is empty, so this caller can run nothing',
+        'model "npc": no caller may use it',
+        'connector "spare": no model uses it',
+    ]
+
+
+def test_json_says_the_same_for_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, models='["ncp"]')
+    assert check(path, as_json=True) == os.EX_CONFIG
+    assert json.loads(capsys.readouterr().out) == {
+        "ok": False,
+        "complaints": [
+            {
+                "path": 'caller "dungeon".models[0]',
+                "line": 9,
+                "what": "no model is named ncp",
+                "hint": "did you mean npc?",
+            }
+        ],
+        "warnings": [],
+    }
+    assert check(written(tmp_path), as_json=True) == os.EX_OK
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "complaints": [], "warnings": []}
+
+
+def test_the_command_line_reaches_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path)
+    assert main(["check", "--config", str(path)]) == os.EX_OK
+    assert main(["check", "--json", "--config", str(tmp_path / "none.toml")]) == os.EX_CONFIG
+    with pytest.raises(SystemExit) as raised:
+        main(["check"])
+    assert raised.value.code == os.EX_USAGE
+    assert "--config" in capsys.readouterr().err
+
+
+def test_the_repository_s_example_is_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied = tmp_path / "config.example.toml"
+    copied.write_text((Path(__file__).resolve().parents[2] / copied.name).read_text())
+    assert warnings(copied, capsys) == []
