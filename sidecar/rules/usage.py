@@ -62,7 +62,14 @@ def _part(what: str, said: object) -> int:
 
 def _count(what: str, said: object) -> int:
     if isinstance(said, bool) or not isinstance(said, int):
-        raise UnusableUsage(f"{what}: {'missing' if said is None else f'{said!r:.40} is no integer'}")
+        raise UnusableUsage(f"{what}: {'missing' if said is None else f'{_shown(said)} is no integer'}")
     if not 0 <= said <= U64_MAX:
-        raise UnusableUsage(f"{what}: {said if said < 0 else 'above 2^64 - 1'}")
+        raise UnusableUsage(f"{what}: {'negative' if said < 0 else 'above 2^64 - 1'}")
     return said
+
+
+def _shown(said: object) -> str:
+    """What stood in a count's place, short whatever it was."""
+    if isinstance(said, str):
+        return repr(said[:40])
+    return repr(said) if isinstance(said, bool | float) else f"a {type(said).__name__}"

@@ -20,6 +20,7 @@ from sidecar.rules.pricing import (
     worst_case_micro_usd,
 )
 from sidecar.rules.usage import plain_usage, usage_from_parts
+from sidecar.rules.windows import Account
 
 PRICES = st.integers(0, 10**9)
 COUNTS = st.integers(0, 10**7)
@@ -91,6 +92,68 @@ def test_the_charge_equals_an_independent_rational_computation(
         Fraction(0),
     )
     assert charge_micro_usd(rows, used, retention) == math.ceil(exact / 10**6)
+
+
+@given(tables(), COUNTS, COUNTS, RETENTIONS)
+def test_the_worst_case_equals_an_independent_rational_computation(
+    rows: tuple[PriceRow, ...], bound: int, output: int, retention: Any
+) -> None:
+    """Every row whose interval of total inputs, (its threshold, the next), holds some number of 0 to bound counts."""
+    candidates = []
+    for one in rows:
+        if one.above_input_tokens is not None and one.above_input_tokens + 1 > bound:
+            continue
+        write = one.cache_write_long if retention == "long" else one.cache_write_short
+        dearest = sorted((one.input, one.cache_read, write))[-1]
+        candidates.append(Fraction(bound * dearest, 10**6) + Fraction(output * one.output, 10**6))
+    worst = worst_case_micro_usd(rows, input_bound_tokens=bound, max_output_tokens=output, retention=retention)
+    assert worst == math.ceil(max(candidates))
+
+
+@given(tables(), COUNTS, COUNTS, RETENTIONS, st.integers(0, 10**6), st.integers(0, 10**6))
+def test_more_tokens_never_make_the_worst_case_less(
+    rows: tuple[PriceRow, ...], bound: int, output: int, retention: Any, more_input: int, more_output: int
+) -> None:
+    fewer = worst_case_micro_usd(rows, input_bound_tokens=bound, max_output_tokens=output, retention=retention)
+    more = worst_case_micro_usd(
+        rows, input_bound_tokens=bound + more_input, max_output_tokens=output + more_output, retention=retention
+    )
+    assert fewer <= more
+
+
+@given(tables(), USAGES, USAGES, RETENTIONS)
+def test_more_tokens_never_cost_less_where_no_tier_is_cheaper_than_the_one_below(
+    rows: tuple[PriceRow, ...], used: Usage, more: Usage, retention: Any
+) -> None:
+    """Tiers may fall as well: a price list that says so is charged as it says."""
+    rising: list[PriceRow] = []
+    for one in rows:
+        below = rising[-1] if rising else one
+        rising.append(
+            PriceRow(
+                input=max(one.input, below.input),
+                cache_read=max(one.cache_read, below.cache_read),
+                cache_write_short=max(one.cache_write_short, below.cache_write_short),
+                cache_write_long=max(one.cache_write_long, below.cache_write_long),
+                output=max(one.output, below.output),
+                above_input_tokens=one.above_input_tokens,
+            )
+        )
+    together = usage(
+        used.input_tokens + more.input_tokens,
+        used.cache_read_tokens + more.cache_read_tokens,
+        used.cache_write_tokens + more.cache_write_tokens,
+        used.output_tokens + more.output_tokens,
+    )
+    assert charge_micro_usd(rising, used, retention) <= charge_micro_usd(rising, together, retention)
+
+
+def test_one_division_rounds_up_once_for_the_whole_request() -> None:
+    rows = (PriceRow(input=1, cache_read=1, cache_write_short=1, cache_write_long=1, output=1),)
+    assert charge_micro_usd(rows, usage(1, 1, 1, 1), None) == 1
+    assert charge_micro_usd(rows, usage(999_997, 1, 1, 1), None) == 1
+    assert charge_micro_usd(rows, usage(999_998, 1, 1, 1), None) == 2
+    assert charge_micro_usd(rows, usage(), None) == 0
 
 
 def test_five_prime_prices_tell_five_kinds_of_token_apart() -> None:
@@ -203,11 +266,26 @@ def test_d14_the_bound_uses_the_dearest_tier_and_the_charge_the_tier_that_was_re
 
 def test_d19_small_charges_add_up_exactly() -> None:
     one = charged(row(4), usage(input=1000))
-    assert sum(one for _ in range(2_500)) == 10_000_000
+    account = Account(window_seconds=86_400, ceiling_micro_usd=10_000_000)
+    for _ in range(2_500):
+        assert account.allows(0, one)
+        account.reserve(0, one)
+        account.settle(0, one, one)
+    assert (one, account.spent(0), account.reserved(0)) == (4_000, 10_000_000, 0)
+    assert not account.allows(0, one)
+    assert not account.allows(0, 1)
 
 
 def test_a8_a_price_of_zero_counts_zero() -> None:
     assert charged(row(0), usage(input=10**6, output=10**6)) == 0
+    assert rows_in_force((DatedPrice(from_unix_ms=0, row=row(0)),), 0) == (row(0),)
+
+
+def test_a8_a_price_that_is_not_there_is_no_price_of_zero() -> None:
+    with pytest.raises(NoPrice):
+        rows_in_force((), 0)
+    with pytest.raises(NoPrice):
+        rows_in_force((DatedPrice(from_unix_ms=0, row=row(0, above=100)),), 0)
 
 
 def test_a_charge_may_pass_u64_and_says_so_by_being_an_integer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 
 import pytest
@@ -79,6 +80,67 @@ def test_each_limit_says_whose_it_is(limits: dict[str, int], who: str) -> None:
     held = reservations(**limits)
     held.take(live(1))
     assert who in (held.full("b", "c") or "")
+
+
+def test_more_than_was_reserved_can_not_be_released_or_settled() -> None:
+    account = Account(DAY, 100)
+    account.reserve(5, 10)
+    for wrong in (lambda: account.release(5, 11), lambda: account.settle(86_400_000, 10, 1)):
+        with pytest.raises(AssertionError):
+            wrong()
+    with pytest.raises(AssertionError):
+        account.reserve(5, -1)
+    with pytest.raises(AssertionError):
+        account.settle(5, 10, -1)
+    assert (account.spent(0), account.reserved(0)) == (0, 10)
+
+
+def test_a_charge_above_the_ceiling_stands_and_closes_the_window() -> None:
+    account = Account(DAY, 100)
+    account.reserve(0, 10)
+    account.settle(0, 10, 250)
+    assert account.spent(0) == 250
+    assert not account.allows(0, 0)
+    assert account.allows(86_400_000, 100)
+
+
+@given(st.integers(0, 2**64), st.integers(1, 10**9))
+def test_every_instant_lies_in_one_window(now_unix_ms: int, window_seconds: int) -> None:
+    start = window_start_unix_ms(now_unix_ms, window_seconds)
+    assert start % (window_seconds * 1000) == 0
+    assert start <= now_unix_ms < start + window_seconds * 1000
+    assert window_start_unix_ms(start, window_seconds) == start
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, 4 * DAY * 1000), st.integers(0, 50), st.none() | st.integers(0, 90)), max_size=30
+)
+
+
+@given(REQUESTS, st.randoms(use_true_random=False), st.sampled_from([3600, DAY, 7 * DAY]))
+def test_b4_totals_read_from_the_records_equal_the_live_ones_whatever_the_order_of_settling(
+    requests: list[tuple[int, int, int | None]], order: random.Random, window_seconds: int
+) -> None:
+    """A request without a charge has not ended. Live ones settle in any order, records are read begin by begin."""
+    lived, replayed = Account(DAY, 0), Account(window_seconds, 0)
+    for admitted_at, amount, _ in requests:
+        lived.reserve(admitted_at, amount)
+    for admitted_at, amount, charge in order.sample(requests, len(requests)):
+        if charge is not None:
+            lived.settle(admitted_at, amount, charge)
+    for admitted_at, amount, charge in requests:
+        replayed.reserve(admitted_at, amount)
+        if charge is not None:
+            replayed.settle(admitted_at, amount, charge)
+    for account in (lived, replayed):
+        starts = {account.window_start(admitted_at) for admitted_at, _, _ in requests}
+        assert sum(map(account.spent, starts)) == sum(charge for _, _, charge in requests if charge is not None)
+        assert sum(map(account.reserved, starts)) == sum(amount for _, amount, charge in requests if charge is None)
+    if window_seconds == DAY:
+        for admitted_at, _, _ in requests:
+            start = window_start_unix_ms(admitted_at, DAY)
+            assert lived.spent(start) == replayed.spent(start)
+            assert lived.reserved(start) == replayed.reserved(start)
 
 
 STEPS = st.lists(
