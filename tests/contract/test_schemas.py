@@ -105,18 +105,29 @@ WRONG = st.sampled_from(
 )
 
 
-def mutated(value: Any, draw: Callable[..., Any]) -> Any:
+FAULTS = ["replace", "remove", "add", "rename", "twice", "other kind", "one beyond", "two tags", "other schema"]
+
+
+def mutated(value: Any, draw: Callable[..., Any], like: st.SearchStrategy[Any]) -> Any:
     """One fault, or what looks like one, at one place."""
     value = copy.deepcopy(value)
     *above, last = draw(st.sampled_from([place for place in places(value) if place]))
     holder = value
     for key in above:
         holder = holder[key]
-    fault = draw(st.sampled_from(["replace", "remove", "add", "rename", "twice"]))
+    fault = draw(st.sampled_from(FAULTS))
     if fault == "replace":
         holder[last] = draw(WRONG)
     elif fault == "remove":
         del holder[last]
+    elif fault == "other kind":
+        holder[last] = other_kind(holder[last])
+    elif fault == "one beyond":
+        holder[last] = draw(st.sampled_from([-1, 256, 2**32, 2**64 - 1, -(2**63), 1.0, float("nan")]))
+    elif fault == "two tags":
+        add_tag(value, draw(like), draw)
+    elif fault == "other schema":
+        rename_schema(value, draw)
     elif isinstance(holder, dict):
         if fault == "add":
             holder[draw(st.sampled_from(["extra", "", "Failed", "UserText", "usage"]))] = draw(WRONG)
@@ -125,6 +136,48 @@ def mutated(value: Any, draw: Callable[..., Any]) -> Any:
     else:
         holder.append(copy.deepcopy(holder[last]))
     return value
+
+
+def other_kind(value: Any) -> Any:
+    """The same thing as another type: what a careless encoder makes of it."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list):
+        return dict(zip(map(str, range(len(value))), value, strict=True))
+    if isinstance(value, bool) or value is None:
+        return int(bool(value))
+    return float(value) if value < 2**53 else str(value)
+
+
+def tagged(value: Any) -> list[dict[str, Any]]:
+    """Every map inside a value that says by its one key which alternative it is."""
+    maps = [inner for inner in walked(value) if isinstance(inner, dict)]
+    return [inner for inner in maps if len(inner) == 1 and next(iter(inner))[:1].isupper()]
+
+
+def walked(value: Any) -> list[Any]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value, *(place for one in inner for place in walked(one))]
+
+
+def add_tag(value: Any, other: Any, draw: Callable[..., Any]) -> None:
+    """Puts a second sound alternative, from another sound value, beside the first; or takes the only one away."""
+    ours, theirs = tagged(value), tagged(other)
+    if ours and theirs and draw(st.booleans()):
+        draw(st.sampled_from(ours)).update(draw(st.sampled_from(theirs)))
+    elif ours:
+        draw(st.sampled_from(ours)).clear()
+
+
+def rename_schema(value: Any, draw: Callable[..., Any]) -> None:
+    named = [inner for inner in walked(value) if isinstance(inner, dict) and "schema_id" in inner]
+    if named:
+        name = draw(st.sampled_from([f"gamecult.model.{name}" for name in TYPES] + ["", "gamecult.model.x.v1"]))
+        draw(st.sampled_from(named))["schema_id"] = name
 
 
 def ours_accepts(name: str, value: Any) -> bool:
@@ -157,5 +210,6 @@ def without_nil(value: Any) -> Any:
 @given(draw=st.data())
 def test_one_fault_is_accepted_by_both_or_refused_by_both(name: str, draw: st.DataObject) -> None:
     schema = independent.schema(name)
-    value = mutated(draw.draw(generated(schema, schema)), draw.draw)
+    like = generated(schema, schema)
+    value = mutated(draw.draw(like), draw.draw, like)
     assert ours_accepts(name, value) == independent.is_valid(name, value)

@@ -57,3 +57,56 @@ def test_a_stray_client_is_recognised_from_one_byte() -> None:
 
 def test_the_largest_frame_still_begins_with_a_zero() -> None:
     assert FRAME_BYTES_LIMIT.to_bytes(4, "big")[0] == 0
+
+
+@pytest.mark.parametrize("length", [1, FRAME_BYTES_MAX])
+def test_both_bounds_of_a_length_are_taken(length: int) -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    splitter.feed(framed(b"x" * length))
+    assert splitter.wanted_bytes() == length
+    assert splitter.next_frame() == b"x" * length
+    assert not splitter.in_frame
+
+
+@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, FRAME_BYTES_LIMIT])
+def test_a_length_that_no_frame_has_is_refused_before_any_of_its_bytes_came(length: int) -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    splitter.feed(length.to_bytes(4, "big"))
+    with pytest.raises(FrameSize, match=f"{length} bytes"):
+        splitter.next_frame()
+
+
+def test_an_oversize_frame_behind_a_sound_one_is_refused_when_its_turn_comes() -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    splitter.feed(framed(b"first") + b"\x00\xff\xff\xff")
+    assert splitter.next_frame() == b"first"
+    with pytest.raises(FrameSize):
+        splitter.next_frame()
+
+
+def test_a_frame_has_begun_from_its_first_byte_until_it_is_taken() -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    begun = []
+    for byte in framed(b"ab"):
+        begun.append(splitter.in_frame)
+        splitter.feed(bytes([byte]))
+        assert splitter.in_frame
+    assert begun == [False, True, True, True, True, True]
+    assert splitter.next_frame() == b"ab"
+    assert not splitter.in_frame
+    assert splitter.next_frame() is None
+    assert splitter.wanted_bytes() is None
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_frames_or_more_wanted_or_one_refusal(received: bytes) -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    splitter.feed(received)
+    taken = b""
+    try:
+        while (frame := splitter.next_frame()) is not None:
+            taken += framed(frame)
+    except FrameSize:
+        with pytest.raises(FrameSize):
+            splitter.next_frame()
+    assert received.startswith(taken)

@@ -86,11 +86,69 @@ def test_what_is_no_json_object_is_malformed(text: str) -> None:
     assert request_complaint(output_schema_json=text) is not None
 
 
-def test_ids_inside_the_input_are_checked() -> None:
-    assert request_complaint(build.text(), build.call("a b"), build.result("a b")) is not None
-    assert request_complaint(build.text(), build.call("a", name=""), build.result("a")) is not None
-    assert request_complaint(build.text(), build.state(provider="a b")) is not None
-    assert request_complaint(build.text(), build.state(model="")) is not None
+def with_id(place: str, text: str) -> v.TransportInvocation:
+    """A sound invocation with this id at one of the places that an invocation has."""
+    if place == "caller_runtime_id":
+        return build.invocation(caller_runtime_id=text)
+    if place in ("request_id", "conversation_id", "model"):
+        return build.invocation(build.request(**{place: text}))
+    if place == "tool.name":
+        return build.invocation(build.request(tools=(tool(text),)))
+    items = {
+        "ToolCall.call_id": (build.call(text), build.result(text)),
+        "ToolCall.name": (build.call("c", name=text), build.result("c")),
+        "ReasoningState.provider": (build.state(provider=text),),
+        "ReasoningState.model": (build.state(model=text),),
+    }
+    return build.invocation(build.request(build.text(), *items[place]))
+
+
+ID_PLACES = ["caller_runtime_id", "request_id", "conversation_id", "model", "tool.name", "ToolCall.call_id",
+             "ToolCall.name", "ReasoningState.provider", "ReasoningState.model"]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ID_PLACES)
+def test_every_id_is_1_to_256_printable_bytes(place: str) -> None:
+    for good in ("x", "!", "~", "x" * 256):
+        assert complaint(with_id(place, good)) is None
+    for bad in ("", " ", "a b", "x" * 257, "\x20x", "\x7f", "\x00", "é", "x\n", "\uff21"):
+        assert place.split(".")[-1] in (complaint(with_id(place, bad)) or ""), bad
+
+
+@given(st.sampled_from(ID_PLACES), st.text(max_size=3) | st.integers(250, 260).map(lambda size: "x" * size))
+def test_an_id_is_judged_as_by_the_independent_reader(place: str, text: str) -> None:
+    invocation = with_id(place, text)
+    plain = msgpack.unpackb(canonical.encode(invocation))
+    assert (complaint(invocation) is None) == independent.obeys_rule_3(plain)
+
+
+def test_the_amounts_may_be_one_and_the_greatest() -> None:
+    for amount in (1, v.U64_MAX):
+        assert complaint(build.invocation(max_cost_micro_usd=amount, expires_at_unix_ms=amount)) is None
+    for tokens in (1, 2**32 - 1):
+        assert request_complaint(max_output_tokens=tokens) is None
+
+
+def test_what_may_be_empty() -> None:
+    assert request_complaint(instructions="") is None
+    assert request_complaint(build.text(), build.call("c", arguments=""), build.result("c", output="")) is None
+    assert request_complaint(build.text(), build.state(opaque=b"")) is None
+    assert request_complaint(build.text(" ")) is None
+
+
+JSON_PIECES = st.lists(
+    st.sampled_from(
+        ["{", "}", "[", "]", ",", ":", '"a"', '"b"', '"\\u0061"', "1", "-0.5e3", "NaN", "null", " ", '"', "\\"]
+    ),
+    max_size=14,
+).map("".join)
+
+
+@given(JSON_PIECES | JSON_PIECES.map(lambda text: "{" + text + "}"))
+def test_json_text_is_judged_as_by_the_independent_reader(text: str) -> None:
+    invocation = build.invocation(build.request(tools=(tool(parameters=text),)))
+    plain = msgpack.unpackb(canonical.encode(invocation))
+    assert (complaint(invocation) is None) == independent.obeys_rule_3(plain)
 
 
 ITEMS = st.lists(
