@@ -50,9 +50,10 @@ class EventStream:
         self._broken = False
 
     def feed(self, received: bytes) -> list[Event | StreamFault]:
-        if self._skip_line_feed and received:
+        if not received:
+            return []
+        if self._skip_line_feed:
             received = received.removeprefix(b"\n")  # the second half of a CRLF that was split
-            self._skip_line_feed = False
         self._buffer += received
         out: list[Event | StreamFault] = []
         begin = 0

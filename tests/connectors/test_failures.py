@@ -1,0 +1,107 @@
+"""The tables of WIRE section 7: which kind an error is, by code, status and body; and how long to wait."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from sidecar.connectors.failures import error_of, kind_of, kind_of_status, wait_seconds, words_of
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (300, "provider"), (304, "provider"), (400, "invalid_request"), (401, "authentication"),
+        (402, "authentication"), (403, "authentication"), (404, "invalid_request"), (405, "invalid_request"),
+        (408, "timeout"),
+        (409, "invalid_request"), (413, "invalid_request"), (418, "invalid_request"), (422, "invalid_request"),
+        (429, "rate_limited"), (499, "provider"), (500, "unavailable"), (501, "invalid_request"), (502, "unavailable"),
+        (503, "unavailable"), (504, "timeout"), (520, "unavailable"), (523, "unavailable"), (524, "timeout"),
+        (529, "unavailable"), (599, "unavailable"), (201, "provider"),
+    ],
+)  # fmt: skip
+def test_a_status_alone_has_its_kind(status: int, kind: str) -> None:
+    assert kind_of_status(status) == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        ({"code": "insufficient_quota"}, 429, "authentication"),
+        ({"code": None, "type": "insufficient_quota"}, 429, "authentication"),
+        ({"code": "rate_limit_exceeded", "type": "tokens"}, 429, "rate_limited"),
+        ({"code": "context_length_exceeded", "type": "invalid_request_error"}, 400, "invalid_request"),
+        ({"code": 400, "type": "exceed_context_size_error"}, 400, "invalid_request"),
+        ({"code": None, "type": "invalid_request_error"}, 401, "authentication"),
+        ({"code": 401, "type": "authentication_error"}, 401, "authentication"),
+        ({"code": None, "type": "api_error"}, 403, "authentication"),
+        ({"type": "overloaded_error"}, 529, "unavailable"),
+        ({"type": "overloaded_error"}, None, "unavailable"),
+        ({"type": "api_error"}, None, "unavailable"),
+        ({"type": "invalid_request_error"}, None, "invalid_request"),
+        ({"code": 429}, 200, "rate_limited"),
+        ({"code": 429}, None, "rate_limited"),
+        ({"code": "503"}, None, "unavailable"),
+        ({"code": 402}, 400, "authentication"),
+        ({"code": True}, None, "provider"),
+        ({"code": 10**30}, 500, "unavailable"),
+        ({"code": "²²²"}, None, "provider"),
+        ({"code": []}, None, "provider"),
+        ({}, None, "provider"),
+        ({}, 503, "unavailable"),
+    ],
+)
+def test_the_code_decides_before_the_status(error: dict[str, Any], status: int | None, kind: str) -> None:
+    assert kind_of(error, status) == kind
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error":{"message":"slow down"}}', "slow down"),
+        (b'{"error":"no such model"}', "no such model"),
+        (b'{"object":"error","message":"too long","code":400}', "too long"),
+        (b'{"detail":"not found"}', "not found"),
+        (b'{"detail":[{"loc":["body"],"msg":"bad"}]}', '[{"loc": ["body"], "msg": "bad"}]'),
+        (b'[{"error":{"message":"listed"}}]', "listed"),
+        (b'{"error":{"message":null}}', ""),
+        (b'{"error":null,"message":"outside"}', "outside"),
+    ],
+)
+def test_an_error_says_its_words_in_any_usual_shape(body: bytes, words: str) -> None:
+    error = error_of(body)
+    assert error is not None
+    assert words_of(error) == words
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"7", b"\xff\xfe", b"[" * 100_000, b"null", b'{"a":' + b"9" * 9999]
+)
+def test_a_body_that_is_no_json_object_has_no_error(body: bytes) -> None:
+    assert error_of(body) is None
+
+
+NOW = 1_790_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "20"}, 20),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after": formatdate(NOW + 90, usegmt=True)}, 90),
+        ({"retry-after": formatdate(NOW - 90, usegmt=True)}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "9" * 400}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after-ms": "later", "retry-after": "3"}, 3),
+        ({"retry-after": "Fri, 99 Zed 20260 99:99:99 GMT"}, None),
+    ],
+)
+def test_a_wait_is_read_in_seconds_from_either_header(headers: dict[str, str], seconds: float | None) -> None:
+    assert wait_seconds(headers, NOW) == seconds

@@ -1,0 +1,505 @@
+"""From Chat Completions bytes to an answer: text, calls, ends, usage, errors; split anywhere, cut anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.connectors.openai_chat_lift import STOP_REASONS, Lift
+from sidecar.connectors.promise import Answer, Ended, ResponseTooLarge
+from sidecar.contract.values import Usage
+
+HERE = Path(__file__).resolve().parent
+RECORDED = HERE.parents[2] / "shared" / "providers" / "streams"
+MADE = HERE / "streams"
+DONE = "data: [DONE]\n\n"
+USED: dict[str, Any] = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
+
+
+def chunk(delta: Any = None, finish: Any = None, **members: Any) -> str:
+    choices = [] if delta is None and finish is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return f"data: {json.dumps({'id': 'chatcmpl-1', 'choices': choices, **members})}\n\n"
+
+
+def said(text: str) -> str:
+    return chunk({"content": text})
+
+
+def lifted(*pieces: str | bytes, close: bool = True, document_bytes_max: int = 100_000) -> Answer:
+    answer = Answer(frozenset(), 1_000_000, fresh_id=lambda: "call_fresh")
+    answer.sent = True
+    lift = Lift(answer, lambda text: text, document_bytes_max=document_bytes_max)
+    for piece in pieces:
+        lift.feed(piece.encode() if isinstance(piece, str) else piece)
+    if close:
+        lift.close()
+    return answer
+
+
+def text_of(answer: Answer) -> str:
+    return "".join(event.text_delta.text for event in answer.events() if event.text_delta)
+
+
+def calls_of(answer: Answer) -> list[tuple[str, str, str]]:
+    calls = [event.tool_call for event in answer.events() if event.tool_call]
+    return [(call.call_id, call.name, call.arguments) for call in calls]
+
+
+def end(answer: Answer) -> Ended:
+    assert answer.ended is not None
+    return answer.ended
+
+
+def used(input: int, output: int, read: int = 0, write: int = 0, reasoning: int | None = None) -> Usage:
+    return Usage(
+        input_tokens=input,
+        cache_read_tokens=read,
+        cache_write_tokens=write,
+        output_tokens=output,
+        reasoning_tokens=reasoning,
+    )
+
+
+# --- recorded and made streams ------------------------------------------------------------------------------
+
+
+def expected() -> dict[str, dict[str, Any]]:
+    streams = {MADE / name: wanted for name, wanted in json.loads((MADE / "EXPECTED.json").read_text()).items()}
+    if RECORDED.is_dir():
+        recorded = json.loads((RECORDED / "EXPECTED.json").read_text())
+        streams |= {RECORDED / name: wanted for name, wanted in recorded.items() if wanted["provider"] == "openai_chat"}
+    return {str(path): wanted for path, wanted in streams.items()}
+
+
+def check(answer: Answer, wanted: dict[str, Any]) -> None:
+    assert hashlib.sha256(text_of(answer).encode()).hexdigest() == wanted["text_sha256"]
+    assert calls_of(answer) == [tuple(call) for call in wanted["tool_calls"]]
+    ended = end(answer)
+    if "failed" in wanted:
+        assert ended.kind == wanted["kind"]
+    else:
+        assert ended.stop_reason == wanted["stop_reason"]
+    assert ended.usage == (Usage(**wanted["usage"]) if wanted["usage"] else None)
+
+
+@pytest.mark.parametrize("path", expected(), ids=lambda path: Path(path).stem)
+def test_a_stream_is_lifted_as_expected_whole_and_byte_by_byte(path: str) -> None:
+    whole = Path(path).read_bytes()
+    check(lifted(whole), expected()[path])
+    check(lifted(*(whole[at : at + 1] for at in range(len(whole)))), expected()[path])
+
+
+@pytest.mark.parametrize("path", expected(), ids=lambda path: Path(path).stem)
+def test_a_stream_cut_anywhere_never_ends_well_unless_its_finish_had_come(path: str) -> None:
+    whole, wanted = Path(path).read_bytes(), expected()[path]
+    lines = whole.splitlines(keepends=True)
+    finish = next(
+        (at for at, line in enumerate(lines) if b'"finish_reason": "' in line or b'"finish_reason":"' in line), 0
+    )
+    first_good = sum(len(line) for line in lines[:finish])
+    for cut in range(0, len(whole), max(1, len(whole) // 400)):
+        ended = end(lifted(whole[:cut]))
+        if cut <= first_good:
+            assert ended.kind == "unavailable", cut
+        elif "stop_reason" in wanted:
+            assert ended.stop_reason in (wanted["stop_reason"], None)
+
+
+def test_the_recorded_streams_were_read() -> None:
+    if not RECORDED.is_dir():
+        pytest.skip(f"the recorded streams are not there: {RECORDED}")
+    assert sum("openai_chat" in path or "openrouter" in path for path in expected()) >= 6
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def test_text_usage_and_id_are_lifted_and_nothing_is_read_behind_done() -> None:
+    answer = lifted(chunk({"role": "assistant", "content": ""}), said("Hel"), said("lo"), chunk({}, "stop"),
+                    chunk(usage=USED), DONE, said("more"), chunk(error={"message": "late"}))  # fmt: skip
+    assert text_of(answer) == "Hello"
+    assert end(answer) == Ended(stop_reason="end_turn", usage=used(11, 3), provider_response_id="chatcmpl-1")
+
+
+@pytest.mark.parametrize("delta", [None, {}, {"content": None}, {"content": ""}, {"content": 7}, "odd", [], 0])
+def test_a_delta_without_text_is_nothing(delta: Any) -> None:
+    odd = f"data: {json.dumps({'choices': [{'index': 0, 'delta': delta}]})}\n\n"
+    answer = lifted(odd, said("x"), chunk({}, "stop"), DONE)
+    assert (text_of(answer), end(answer).stop_reason) == ("x", "end_turn")
+
+
+def test_reasoning_is_no_text() -> None:
+    answer = lifted(chunk({"reasoning_content": "hm", "reasoning": "hm"}), said("x"), chunk({}, "stop"), DONE)
+    assert text_of(answer) == "x"
+
+
+def test_content_in_parts_gives_its_visible_text() -> None:
+    parts = [{"type": "thinking", "thinking": []}, {"type": "text", "text": "x"}, {"type": "text", "text": 1}, 3]
+    assert text_of(lifted(chunk({"content": parts}), chunk({}, "stop"), DONE)) == "x"
+
+
+def test_other_choices_are_ignored_and_an_index_of_null_is_the_first() -> None:
+    other = 'data: {"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"length"}]}\n\n'
+    first = 'data: {"choices":[{"index":null,"delta":{"content":"yes"}}]}\n\n'
+    answer = lifted(other, first, chunk({}, "stop"), other, DONE)
+    assert (text_of(answer), end(answer).stop_reason) == ("yes", "end_turn")
+
+
+def test_half_a_character_waits_for_its_other_half() -> None:
+    halves = [
+        'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n',
+        said(""),
+        'data: {"choices":[{"delta":{"content":"\\ude00b"}}]}\n\n',
+    ]
+    assert text_of(lifted(*halves, chunk({}, "stop"), DONE)) == "a\U0001f600b"
+
+
+@pytest.mark.parametrize("half", ["\\ude00", "\\ud83dx", "x\\ud83d"])
+def test_half_a_character_alone_is_a_failure_and_never_another_text(half: str) -> None:
+    answer = lifted(f'data: {{"choices":[{{"delta":{{"content":"{half}"}}}}]}}\n\n', chunk({}, "stop"), DONE)
+    assert end(answer).kind == "provider"
+    assert "half a character" in end(answer).message
+
+
+def test_half_a_character_at_a_cut_by_the_token_bound_is_dropped() -> None:
+    answer = lifted('data: {"choices":[{"delta":{"content":"x\\ud83d"}}]}\n\n', chunk({}, "length"), DONE)
+    assert (text_of(answer), end(answer).stop_reason) == ("x", "max_output_tokens")
+
+
+# --- keep-alives, nonsense, the end -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alive", ["data:\n\n", "data: \n\n", "data: : keepalive\n\n", ": ping\n\n", "event: ping\n\n"])
+def test_E5_keep_alives_are_ignored(alive: str) -> None:
+    answer = lifted(alive, said("x"), alive, chunk({}, "stop"), alive, DONE)
+    assert (text_of(answer), end(answer).stop_reason) == ("x", "end_turn")
+
+
+@pytest.mark.parametrize("nonsense", ["ping", "7", "[]", "null", "{", '"x"', "[" * 90_000])
+def test_E5_other_events_that_are_no_json_object_fail(nonsense: str) -> None:
+    ended = end(lifted(said("x"), f"data: {nonsense}\n\n", chunk({}, "stop"), chunk(usage=USED), DONE))
+    assert (ended.kind, ended.usage) == ("provider", None)
+
+
+def test_bad_utf8_fails_and_the_text_before_it_stands() -> None:
+    answer = lifted(said("x"), b"data: \xff\n\n", chunk({}, "stop"), DONE)
+    assert (text_of(answer), end(answer).kind) == ("x", "provider")
+    assert "UTF-8" in end(answer).message
+
+
+@pytest.mark.parametrize("choices", ["odd", {}, [1], [None]])
+def test_choices_that_are_no_objects_fail(choices: Any) -> None:
+    assert end(lifted(f"data: {json.dumps({'choices': choices})}\n\n", DONE)).kind == "provider"
+
+
+def test_E10_an_end_before_the_finish_reason_is_never_end_turn() -> None:
+    for close in ("", DONE):
+        ended = end(lifted(said("The answer"), close))
+        assert (ended.kind, ended.usage) == ("unavailable", None)
+
+
+def test_an_end_without_done_is_good_once_the_finish_reason_came() -> None:
+    assert end(lifted(said("x"), chunk({}, "stop"), chunk(usage=USED)[:-2])).usage == used(11, 3)
+
+
+def test_a_finish_before_a_break_stands_when_settled() -> None:
+    answer = Answer(frozenset(), 1000)
+    lift = Lift(answer, str, document_bytes_max=1000)
+    lift.settle()
+    assert answer.ended is None
+    lift.feed(chunk({}, "stop", usage=USED).encode())
+    assert answer.ended is None, "the usage may still come"
+    lift.settle()
+    assert end(answer).usage == used(11, 3)
+
+
+@pytest.mark.parametrize(("finish", "stop"), [pair for pair in STOP_REASONS.items() if pair[1] != "tool_use"])
+def test_G1_every_known_finish_reason_has_its_stop_reason(finish: str, stop: str) -> None:
+    assert end(lifted(said("x"), chunk({}, finish, usage=USED), DONE)) == Ended(
+        stop_reason=stop, usage=used(11, 3), provider_response_id="chatcmpl-1"
+    )
+
+
+@pytest.mark.parametrize("finish", ["mystery", 7, True, [], {"a": 1}])
+def test_G1_an_unknown_finish_reason_fails_with_its_usage(finish: Any) -> None:
+    ended = end(lifted(said("x"), chunk({}, finish, usage=USED), DONE))
+    assert (ended.kind, ended.usage) == ("provider", used(11, 3))
+
+
+@pytest.mark.parametrize("finish", ["error", "insufficient_system_resource"])
+def test_a_finish_that_is_a_failure_is_unavailable(finish: str) -> None:
+    ended = end(lifted(said("x"), chunk({}, finish, usage=USED), DONE))
+    assert (ended.kind, ended.usage) == ("unavailable", used(11, 3))
+
+
+def test_the_last_of_two_finish_reasons_wins_and_null_is_none() -> None:
+    assert end(lifted(chunk({}, "length"), chunk({}, "stop"), chunk({}, None), DONE)).stop_reason == "end_turn"
+
+
+def test_G10_a_budget_spent_on_reasoning_ends_well_without_text() -> None:
+    details = {**USED, "completion_tokens_details": {"reasoning_tokens": 3}}
+    answer = lifted(chunk({"content": ""}), chunk({}, "length", usage=details), DONE)
+    assert end(answer).stop_reason == "max_output_tokens"
+    assert end(answer).usage == used(11, 3, reasoning=3)
+    assert answer.events() == ()
+
+
+def test_a_refusal_is_visible_text_and_the_stop_reason() -> None:
+    answer = lifted(chunk({"refusal": "I won't."}), chunk({}, "stop"), DONE)
+    assert (text_of(answer), end(answer).stop_reason) == ("I won't.", "refusal")
+
+
+# --- errors inside a 200 ------------------------------------------------------------------------------------
+
+
+def test_E6_an_error_behind_text_is_a_failure_and_its_text_is_kept_as_events() -> None:
+    answer = lifted(said("Part"), chunk(error={"type": "overloaded_error", "message": "Overloaded"}), DONE)
+    assert (end(answer).kind, end(answer).message, end(answer).usage) == ("unavailable", "Overloaded", None)
+    assert text_of(answer) == "Part"
+
+
+def test_an_error_event_with_usage_settles_by_it_even_behind_a_finish_reason() -> None:
+    answer = lifted(chunk({}, "stop"), chunk(error={"code": 502, "message": "gone"}, usage=USED), DONE)
+    assert (end(answer).kind, end(answer).usage) == ("unavailable", used(11, 3))
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ('{"error":{"code":429}}', "rate_limited"),
+        ('{"error":{"code":429,"message":"slow"},"choices":null}', "rate_limited"),
+        ('[{"error":{"code":503}}]', "unavailable"),
+        ('{"error":"odd"}', "provider"),
+        ('{"object":"error","message":"too long","code":400}', "invalid_request"),
+        ('{"choices":null}', "provider"),
+        ('{"choices":[]}', "provider"),
+        ("{}", "provider"),
+        ("[]", "provider"),
+        ('{"choices":[{"message":{"content":"cut', "unavailable"),
+    ],
+)
+def test_E8_a_whole_document_with_an_error_or_without_an_answer_fails(body: str, kind: str) -> None:
+    assert end(lifted(body)).kind == kind
+    assert end(lifted(*body)).kind == kind
+
+
+def test_E8_an_error_as_the_first_event_of_a_stream_fails() -> None:
+    assert end(lifted('data: {"error":{"code":429}}\n\n', DONE)).kind == "rate_limited"
+
+
+def test_E9_an_error_of_null_is_none() -> None:
+    assert end(lifted(chunk({"content": "x"}, "stop", error=None), DONE)).stop_reason == "end_turn"
+
+
+def test_an_answer_that_was_not_streamed_is_lifted_whole() -> None:
+    message = {"content": "Hi", "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": "{}"}}]}
+    body = {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USED}
+    answer = lifted("  " + json.dumps(body))
+    assert (text_of(answer), calls_of(answer)) == ("Hi", [("c1", "look", "{}")])
+    assert end(answer) == Ended(stop_reason="tool_use", usage=used(11, 3), provider_response_id="x")
+
+
+def test_a_document_or_an_event_above_its_bound_is_too_large() -> None:
+    assert end(lifted('{"a":"' + "x" * 600, document_bytes_max=500)).kind == "result_size"
+    assert end(lifted("data: " + "x" * 600, document_bytes_max=500)).kind == "result_size"
+
+
+def test_an_answer_above_its_bound_is_too_large() -> None:
+    answer = Answer(frozenset(), 10)
+    lift = Lift(answer, str, document_bytes_max=1000)
+    with pytest.raises(ResponseTooLarge):
+        lift.feed(said("x" * 11).encode())
+    assert end(answer).kind == "result_size"
+
+
+def test_a_call_above_the_answers_bound_is_too_large_and_raises_nothing_at_the_end() -> None:
+    answer = Answer(frozenset(), 10)
+    lift = Lift(answer, str, document_bytes_max=1000)
+    lift.feed(called({"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"a":"long"}'}}).encode())
+    lift.feed((chunk({}, "stop") + DONE).encode())
+    assert end(answer).kind == "result_size"
+
+
+# --- tool calls ---------------------------------------------------------------------------------------------
+
+
+def called(*pieces: dict[str, Any]) -> str:
+    return chunk({"tool_calls": list(pieces)})
+
+
+def piece(index: Any = None, id: Any = None, name: Any = None, arguments: Any = None) -> dict[str, Any]:
+    made = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def test_F1_pieces_without_an_id_go_to_the_call_of_their_index() -> None:
+    answer = lifted(
+        called(piece(0, "A", "look")), called(piece(1, "B", "look")),
+        called(piece(0, None, "", '{"t":"A"}')), called(piece(1, None, "", '{"t":')),
+        called(piece(1, None, None, '"B"}')),
+        chunk({}, "tool_calls", usage=USED), DONE,
+    )  # fmt: skip
+    assert calls_of(answer) == [("A", "look", '{"t":"A"}'), ("B", "look", '{"t":"B"}')]
+    assert end(answer).stop_reason == "tool_use"
+
+
+def test_F3_without_an_index_the_id_tells_calls_apart_in_their_order() -> None:
+    answer = lifted(
+        called(piece(None, "a", "look", '{"n":')), called(piece(None, None, None, "1}")),
+        called(piece(None, "b", "look", '{"n":2}')), chunk({}, "tool_calls"), DONE,
+    )  # fmt: skip
+    assert calls_of(answer) == [("a", "look", '{"n":1}'), ("b", "look", '{"n":2}')]
+
+
+def test_calls_with_neither_index_nor_id_are_told_apart_by_being_whole() -> None:
+    answer = lifted(called(piece(None, None, "look", "{}"), piece(None, None, "go", "{}")), chunk({}, "stop"), DONE)
+    assert [call[1] for call in calls_of(answer)] == ["look", "go"]
+
+
+def test_indexes_may_begin_at_one_and_have_gaps_and_a_new_id_under_an_old_index_is_a_new_call() -> None:
+    answer = lifted(
+        called(piece(1, "a", "look", "{}")), called(piece(5, "b", "look", "{}")), called(piece(5, "c", "go", "{}")),
+        called(piece(5, "c", "go", " ")), chunk({}, "tool_calls"), DONE,
+    )  # fmt: skip
+    assert calls_of(answer) == [("a", "look", "{}"), ("b", "look", "{}"), ("c", "go", "{}")]
+
+
+@pytest.mark.parametrize("arguments", [None, "", "{}"])
+def test_F5_a_call_without_arguments_has_an_empty_object(arguments: Any) -> None:
+    answer = lifted(called(piece(0, "a", "look", arguments)), chunk({}, "tool_calls"), DONE)
+    assert calls_of(answer) == [("a", "look", "{}")]
+
+
+def test_arguments_sent_as_an_object_become_its_text() -> None:
+    answer = lifted(called(piece(0, "a", "look", {"at": "北"})), chunk({}, "tool_calls"), DONE)
+    assert calls_of(answer) == [("a", "look", '{"at": "北"}')]
+
+
+@pytest.mark.parametrize("arguments", ['{"a":', "[]", "7", '{"a":1,"a":2}', '{"a":NaN}', '{"a":1}{"b":2}'])
+def test_F6_broken_arguments_with_a_normal_stop_fail_with_the_usage(arguments: str) -> None:
+    for finish in ("stop", "tool_calls"):
+        answer = lifted(called(piece(0, "a", "look", arguments)), chunk({}, finish, usage=USED), DONE)
+        assert (end(answer).kind, end(answer).usage) == ("provider", used(11, 3))
+        assert calls_of(answer) == []
+
+
+@pytest.mark.parametrize("name", [None, "", "two words", "x" * 257, 7])
+def test_a_call_without_a_usable_name_fails(name: Any) -> None:
+    answer = lifted(called(piece(0, "a", name, "{}")), chunk({}, "tool_calls", usage=USED), DONE)
+    assert (end(answer).kind, end(answer).usage) == ("provider", used(11, 3))
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_a_call_that_a_cut_left_open_is_dropped_and_a_whole_one_kept(finish: str) -> None:
+    answer = lifted(
+        called(piece(0, "a", "look", '{"n":1}'), piece(1, "b", "look", '{"n":'), piece(2, "c", "look")),
+        chunk({}, finish), DONE,
+    )  # fmt: skip
+    assert calls_of(answer) == [("a", "look", '{"n":1}')]
+    assert end(answer).stop_reason == STOP_REASONS[finish]
+
+
+def test_F8_whole_calls_with_a_stop_are_tool_use() -> None:
+    assert end(lifted(called(piece(0, "a", "look")), chunk({}, "stop"), DONE)).stop_reason == "tool_use"
+
+
+def test_a_stop_for_a_call_without_one_is_nonsense() -> None:
+    assert end(lifted(said("x"), chunk({}, "tool_calls", usage=USED), DONE)).kind == "provider"
+
+
+def test_ids_that_are_empty_or_used_twice_are_replaced_and_noted() -> None:
+    answer = lifted(called(piece(0, "a", "look"), piece(1, "", "look")), chunk({}, "stop"), DONE)
+    assert [call[0] for call in calls_of(answer)] == ["a", "call_fresh"]
+    assert answer.notes == ["call_id_replaced"]
+
+
+def test_too_many_calls_fail() -> None:
+    answer = lifted(called(*(piece(at, f"c{at}", "look") for at in range(1025))), chunk({}, "stop"), DONE)
+    assert end(answer).kind == "provider"
+
+
+@given(st.lists(st.text(), min_size=1, max_size=3), st.data())
+def test_arguments_may_be_cut_anywhere_also_inside_an_escape(values: list[str], data: st.DataObject) -> None:
+    arguments = json.dumps({str(at): value for at, value in enumerate(values)})
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(arguments)), max_size=6)))
+    pieces = [arguments[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(arguments)], strict=True)]
+    answer = lifted(called(piece(0, "a", "look")), *(called(piece(0, None, None, cut)) for cut in pieces),
+                    chunk({}, "tool_calls"), DONE)  # fmt: skip
+    assert calls_of(answer) == [("a", "look", arguments)]
+
+
+# --- usage --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said_usage", "wanted"),
+    [
+        (USED, used(11, 3)),
+        ({**USED, "prompt_tokens_details": None, "completion_tokens_details": None}, used(11, 3)),
+        ({**USED, "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 5}}, used(2, 3, 4, 5)),
+        ({**USED, "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 7}, used(7, 3, 4)),
+        ({**USED, "completion_tokens_details": {"reasoning_tokens": 2}}, used(11, 3, reasoning=2)),
+        ({**USED, "total_tokens": 16, "completion_tokens_details": {"reasoning_tokens": 2}}, used(11, 5, reasoning=2)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, used(0, 0)),
+    ],
+)
+def test_usage_is_read_in_every_usual_shape(said_usage: dict[str, Any], wanted: Usage) -> None:
+    assert end(lifted(chunk({}, "stop"), chunk(usage=said_usage), DONE)).usage == wanted
+
+
+def test_the_last_usage_that_is_not_null_wins() -> None:
+    running = {"prompt_tokens": 11, "completion_tokens": 1}
+    answer = lifted(chunk({"content": "x"}, usage=running), chunk({}, "stop", usage=USED), chunk(usage=None), DONE)
+    assert end(answer).usage == used(11, 3)
+
+
+def test_parts_above_their_total_are_clamped_and_noted() -> None:
+    odd = {**USED, "completion_tokens_details": {"reasoning_tokens": 9}, "total_tokens": 14}
+    answer = lifted(chunk({}, "stop", usage=odd), DONE)
+    assert (end(answer).usage, answer.notes) == (used(11, 3, reasoning=3), ["usage_clamped"])
+
+
+@pytest.mark.parametrize("count", [None, -1, 1.5, "11", True, 2**64])
+def test_a_count_that_is_no_count_fails_with_usage_unknown(count: Any) -> None:
+    for name in ("prompt_tokens", "completion_tokens"):
+        ended = end(lifted(said("x"), chunk({}, "stop", usage={**USED, name: count}), DONE))
+        assert (ended.kind, ended.usage) == ("provider", None)
+
+
+def test_an_answer_without_usage_completes_without_it() -> None:
+    assert end(lifted(said("x"), chunk({}, "stop"), DONE)) == Ended(
+        stop_reason="end_turn", usage=None, provider_response_id="chatcmpl-1"
+    )
+
+
+# --- nothing at all raises ----------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(
+    ["choices", "delta", "message", "content", "finish_reason", "usage", "error", "tool_calls", "function", "name",
+     "arguments", "index", "id", "prompt_tokens", "completion_tokens", "prompt_tokens_details", "code", "refusal"]
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(NAMES, JSON, max_size=5) | JSON, max_size=4))
+def test_no_json_at_all_raises_and_the_answer_always_ends(chunks: list[Any]) -> None:
+    stream = "".join(f"data: {json.dumps(one)}\n\n" for one in chunks)
+    assert lifted(stream).ended is not None
+    for one in chunks:
+        assert lifted(json.dumps(one)).ended is not None
+
+
+@given(st.lists(st.dictionaries(NAMES, JSON, max_size=5), max_size=3))
+def test_no_choice_at_all_raises(parts: list[Any]) -> None:
+    stream = "".join(f"data: {json.dumps({'choices': [{'delta': one, **one}]})}\n\n" for one in parts)
+    assert lifted(stream).ended is not None
