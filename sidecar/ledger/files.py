@@ -82,10 +82,9 @@ class DiskFiles:
         return sorted(os.listdir(directory))
 
     def make_directory(self, path: Path) -> None:
-        """The directory, private, and its parents; each new entry is synced into the directory above it."""
-        missing = [path, *path.parents]
-        for place in reversed([p for p in missing if not p.exists()]):
-            place.mkdir(mode=0o700)
+        """The directory, private, and what is missing above it; each new entry is synced into the one above."""
+        for place in reversed([p for p in (path, *path.parents) if not p.exists()]):
+            place.mkdir(mode=0o700 if place == path else 0o755)
             self.sync_directory(place.parent)
 
     def free_bytes(self, directory: Path) -> int:
