@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import trio
@@ -41,6 +42,11 @@ def serve(config_path: Path, log_form: Form | None) -> int:
     except SocketUnavailable as fault:
         log.error("socket_unavailable", why=str(fault))
         return os.EX_CANTCREAT
+    except Exception as bug:
+        # A broken invariant stops the daemon: nothing more is written, and the next open finds no clean exit.
+        log.error("internal", bug=type(bug).__name__)
+        traceback.print_exception(bug)
+        return os.EX_SOFTWARE
 
 
 def _serve(config: Config, log: Log) -> int:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx2
+import trio
 from msgspec import Struct
 
 from sidecar.connectors.failures import (
@@ -114,7 +115,7 @@ async def post(
 
 async def _bounded(response: httpx2.Response, body_bytes_max: int) -> AsyncGenerator[bytes, None]:
     left = body_bytes_max
-    async with aclosing(response.aiter_raw()) as pieces:
+    async with aclosing(_raw_pieces(response)) as pieces:
         async for piece in pieces:
             left -= len(piece)
             if left < 0:
@@ -122,11 +123,28 @@ async def _bounded(response: httpx2.Response, body_bytes_max: int) -> AsyncGener
             yield piece
 
 
+async def _raw_pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """The body as it comes off the connection, which is dropped where it is not read to its end.
+
+    The library stacks generators and does not close all of its inner ones, so an
+    early end is brought about from the inside: by a read that is cancelled.
+    """
+    pieces = response.aiter_raw()
+    try:
+        async for piece in pieces:
+            yield piece
+    finally:
+        with suppress(httpx2.HTTPError), trio.CancelScope() as drop:
+            drop.cancel()
+            async for _ in pieces:
+                pass  # what was buffered; the first read that would wait ends it
+
+
 async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer: Answer) -> None:
     """The failure that a status of 300 and above, or a strange 2xx, is; also if its body breaks off or is cut."""
     body = bytearray()
     try:
-        async with aclosing(response.aiter_raw()) as pieces:
+        async with aclosing(_raw_pieces(response)) as pieces:
             async for piece in pieces:
                 body += piece[: ERROR_BODY_BYTES_MAX - len(body)]
                 if len(body) == ERROR_BODY_BYTES_MAX:

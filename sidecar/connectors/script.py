@@ -17,7 +17,7 @@
     stop = "end_turn"           # any stop reason; by default the one that fits the answer
     fail = {kind = "rate_limited", message = "slow down"}   # after the deltas; any failure kind
     nothing_sent = true         # the failure came before a byte left, so it costs nothing
-    reject = "too odd"          # refused before sending (ProviderRejected), unless a rule before it that has no `times` matches
+    reject = "too odd"          # refused before sending, where no earlier rule without `times` matches
     hang = true                 # never ends; only the deadline helps
 
 The first rule that matches answers; a request that no rule matches is echoed.

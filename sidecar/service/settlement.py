@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from sidecar.connectors.messages import clean_message
 from sidecar.connectors.promise import Ended
 from sidecar.contract import canonical
 from sidecar.contract.values import (
@@ -115,7 +116,7 @@ def _failed(
                 begin.reservation_micro_usd,
             )
     return Settled(
-        outcome=TransportOutcome(failed=Failed(kind=kind, message=message, usage=usage)),
+        outcome=TransportOutcome(failed=Failed(kind=kind, message=clean_message(message), usage=usage)),
         events=events,
         charge_micro_usd=charge,
         notes=_with_over_run(begin, charge, notes),

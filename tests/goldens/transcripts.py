@@ -87,7 +87,10 @@ def _all() -> dict[str, Transcript]:
         .send(asked("refused-3", max_output_tokens=501), comment="OutputBound")
         .send(asked("refused-4", max_cost_micro_usd=1), comment="CostBound"),
         "pipelined": Transcript("Two frames in one write.").send(
-            asked("one", build.text("slowly")), asked("two"), answers=2, comment="answers come as they finish, matched by request_id"
+            asked("one", build.text("slowly")),
+            asked("two"),
+            answers=2,
+            comment="answers come as they finish, matched by request_id",
         ),
         "still_in_step": Transcript("A whole frame that is no invocation leaves the connection open.")
         .send(b"\x80\x80", comment="malformed_frame: bytes behind the map")

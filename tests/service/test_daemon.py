@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -211,3 +212,26 @@ def test_a10_a_wrong_config_refuses_to_start(tmp_path: Path, fault: str, code: i
     refused = spawn(tmp_path)
     assert refused.process.wait(timeout=20) == code
     assert "drain_seconds_max" in refused.log() or "duplicate" in refused.log() or "Cannot overwrite" in refused.log()
+
+
+# --- the disk fails ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("call", "error"), [("fdatasync", "EIO"), ("pwritev2", "ENOSPC")])
+def test_a_failed_write_or_sync_in_use_ends_the_daemon_with_74(tmp_path: Path, call: str, error: str) -> None:
+    """The fifth request's complete fails: it is not answered, what was durable is replayed meanwhile, and after."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    inject = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when=10"]
+    frames = [invocation(f"r{number}") for number in range(5)]
+    with running_daemon(tmp_path, wrapper=["strace", "-f", "-qq", "-o", "/dev/null", *inject]) as daemon:
+        with daemon.connect() as client:
+            answers = [client.ask(frame) for frame in frames[:4]]
+            assert said(client.ask(frames[4])) == "ledger_unavailable"
+            assert client.ask(frames[0]) == answers[0]
+            assert said(client.ask(invocation("later"))) == "ledger_unavailable"
+        assert daemon.process.wait(timeout=30) == 74
+        assert daemon.log().count("ledger_poisoned") == 1
+    with running_daemon(tmp_path) as daemon, daemon.connect() as client:
+        assert [client.ask(frame) for frame in frames[:4]] == answers
+        assert said(client.ask(frames[4])) in ("Indeterminate", "end_turn")
