@@ -10,7 +10,7 @@ from msgspec import Struct
 from sidecar.contract.values import BeginRecord, CompletedRecord
 
 
-class Place(Struct, frozen=True):
+class Place(Struct, frozen=True, gc=False):
     """Where a record stands: the segment's number, and its first byte and length in that file."""
 
     segment: int
@@ -18,7 +18,7 @@ class Place(Struct, frozen=True):
     length: int
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class Recorded(Struct, frozen=True, kw_only=True, gc=False):
     """A request on record; `completed` None while nothing says how it ended. `identity` is 32 bytes."""
 
     identity: bytes
@@ -42,6 +42,11 @@ class LedgerFace(Protocol):
         ...
 
     async def wait_poisoned(self) -> None: ...
+
+    @property
+    def pressure(self) -> str | None:
+        """Why begins are refused for now (no spare segment can be made); None when there is none."""
+        ...
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """While this is entered, records can be written; leaving it closes the ledger."""

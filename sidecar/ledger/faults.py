@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 
 class LedgerUnavailable(Exception):
@@ -17,15 +18,21 @@ class LedgerHeld(Exception):
         self.holder = holder
 
 
+RESTORE: Final = "keep the directory as it is, restore it from a copy, or start a new ledger elsewhere"
+CHANGE_VERSION: Final = "nothing is lost: open it with the version of sidecar that wrote it"
+
+
 class LedgerDamaged(Exception):
     """What is on disk can't have been left by a crash alone: the daemon must not go on from it.
 
-    `segment` is the file, `offset` the byte in it, `expected` what should have stood there.
+    `segment` is the file, `offset` the byte in it, `expected` what should have
+    stood there, `advice` what to do.
     """
 
-    def __init__(self, segment: Path, offset: int, expected: str) -> None:
+    def __init__(self, segment: Path, offset: int, expected: str, advice: str = RESTORE) -> None:
         self.segment = segment
         self.offset = offset
         self.expected = expected
-        self.advice = "keep the directory as it is, restore it from a copy, or start a new ledger elsewhere"
-        super().__init__(f"{segment} is damaged at byte {offset}: expected {expected}; {self.advice}")
+        self.advice = advice
+        found = "is damaged" if advice == RESTORE else "can't be read"
+        super().__init__(f"{segment} {found} at byte {offset}: expected {expected}; {advice}")

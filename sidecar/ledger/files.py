@@ -7,6 +7,7 @@ twice except to finish a write that the kernel took only part of.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -46,12 +47,18 @@ class DiskFiles:
         """All of it, or OSError. A partial write is continued: the rest then says why it can't be written."""
         rest = [memoryview(piece) for piece in pieces if piece]
         while rest:
-            written = os.pwritev(descriptor, rest[:_IOV_MAX], offset)
+            written = self.write_some(descriptor, rest[:_IOV_MAX], offset)
+            if written == 0:
+                raise OSError(errno.EIO, "the kernel took no byte of a write")
             offset += written
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
             if rest and written:
                 rest[0] = rest[0][written:]
+
+    def write_some(self, descriptor: int, pieces: Sequence[memoryview], offset: int) -> int:
+        """One write call: how many bytes the kernel took."""
+        return os.pwritev(descriptor, pieces, offset)
 
     def write_zeros(self, descriptor: int, size: int) -> None:
         for at in range(0, size, len(_ZEROS)):
@@ -96,7 +103,9 @@ class DiskFiles:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(descriptor)
-            return None
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
         return descriptor

@@ -4,10 +4,11 @@ A segment is a file of a fixed size, written out with zeros before it is used.
 Its first block is its header. After that come batches, each beginning on a
 block boundary, so that a write that is torn never touches a block that was
 acknowledged, and bytes of a provider inside a record can't pose as a batch: the
-salt, drawn for each segment, is in every batch header and its CRC.
+salt, drawn for each segment, is in every batch header and its CRC. The header says
+how long the file is, so that a file cut short is not taken for one that ended.
 
     segment  header block | batch | batch | ... | zeros
-    header   magic, version, block size, salt, ledger id, incarnation, segment number, created at,
+    header   magic, version, block size, salt, ledger id, incarnation, segment number, created at, segment size,
              end and chain head of the segment before it, zeros, CRC-32 of the block
     batch    magic, salt, segment, batch number, length, count, head, CRC-32 | records | zeros to the block's end
     record   length, kind, flags, zeros, CRC-32 of kind and body | body (a canonical ReplayRecord)
@@ -39,7 +40,7 @@ FIRST_HEAD: Final = bytes(HEAD_BYTES)
 
 _SEGMENT_MAGIC: Final = b"\x89SIDECAR"
 _BATCH_MAGIC: Final = b"\x89BATCH\r\n"
-_SEGMENT: Final = struct.Struct(">8sII16s16sQQQQ32s")
+_SEGMENT: Final = struct.Struct(">8sII16s16sQQQQQ32s")
 _BATCH: Final = struct.Struct(">8s16sQQII")
 _BATCH_END: Final = struct.Struct(">32sI")
 _RECORD: Final = struct.Struct(">IBBHI")
@@ -59,12 +60,17 @@ class FormatFault(ValueError):
     """These bytes are not what must stand here; the message says what was expected."""
 
 
+class OtherVersion(FormatFault):
+    """These bytes are sound, but another version of sidecar wrote them; the message names it."""
+
+
 class SegmentHeader(Struct, frozen=True, kw_only=True):
     ledger_id: bytes
     salt: bytes
     incarnation: int
     segment: int
     created_at_unix_ms: int
+    segment_bytes: int
     previous_end: int
     previous_head: bytes
 
@@ -103,6 +109,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
         header.incarnation,
         header.segment,
         header.created_at_unix_ms,
+        header.segment_bytes,
         header.previous_end,
         header.previous_head,
     )
@@ -119,17 +126,18 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
     if crc32(block[: -_CRC.size]) != _CRC.unpack(block[-_CRC.size :])[0]:
         raise FormatFault("a header block whose CRC fits")
     if version != FORMAT_VERSION or block_bytes != BLOCK_BYTES:
-        raise FormatFault(
+        raise OtherVersion(
             f"format version {FORMAT_VERSION} with blocks of {BLOCK_BYTES};"
             f" a version of sidecar that writes format {version} (blocks of {block_bytes}) can open this"
         )
-    incarnation, segment, created_at, previous_end = numbers
+    incarnation, segment, created_at, segment_bytes, previous_end = numbers
     return SegmentHeader(
         ledger_id=ledger_id,
         salt=salt,
         incarnation=incarnation,
         segment=segment,
         created_at_unix_ms=created_at,
+        segment_bytes=segment_bytes,
         previous_end=previous_end,
         previous_head=head,
     )
@@ -153,7 +161,7 @@ def decode_record(framed: bytes) -> RecordBody:
     if _record_crc(kind, encoded) != crc:
         raise FormatFault("a record whose CRC fits")
     if kind not in _KNOWN:
-        raise FormatFault(f"a known kind of record; a newer version of sidecar wrote kind {kind} and can open this")
+        raise OtherVersion(f"a known kind of record; a newer version of sidecar wrote kind {kind} and can open this")
     try:
         body = _records.decode(encoded).record
     except msgspec.MsgspecError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract.values import (
@@ -67,6 +67,9 @@ class Statistics(Struct, frozen=True, kw_only=True):
 
     records: int
     batches: int
+    syncs: int
+    written_bytes: int
+    queued: int
     live: int
     settlements: int
     spares_ready: int
@@ -87,6 +90,7 @@ class Ledger:
         self._index = replayed.index
         self._directory = directory
         self._live: set[bytes] = set()
+        self._on_the_way: set[bytes] = set()  # requests with a record queued: a second one would be a wrong line
         self._low_water_unix_ms = low_water_unix_ms
         self._writer: Writer
         self._room: Room
@@ -143,33 +147,38 @@ class Ledger:
         self, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int], randbytes: Callable[[int], bytes]
     ) -> None:
         """A new segment behind what was found, with the Opened record as the probe that the disk takes writes."""
-        incarnation = end.incarnation + 1
-        known = recovery.End(
-            ledger_id=end.ledger_id or randbytes(on_disk.SALT_BYTES),
-            segment=end.segment,
-            offset=end.offset,
-            head=end.head,
-            batch=end.batch,
-        )
+        known = structs.replace(end, ledger_id=end.ledger_id or randbytes(on_disk.SALT_BYTES))
         make = partial(spares.make_spare, self._files, self._directory, segment_bytes, randbytes)
         slot = make()
+        try:
+            self._begin_in(slot, known, segment_bytes, clock_unix_ms)
+        except BaseException:
+            self._files.close(slot.descriptor)
+            raise
+        explain = partial(self._explain, segment_bytes)
+        self._spare_maker = SpareMaker(make, explain, self._spare_made, self._spare_failed)
+
+    def _begin_in(self, slot: Slot, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int]) -> None:
+        incarnation = end.incarnation + 1
         slot.number = end.segment + 1
         self._room = Room(segment_bytes, slot, on_disk.BLOCK_BYTES)
         self._clock_unix_ms = clock_unix_ms
-        self._writer = Writer(self._files, self._directory, known, incarnation, clock_unix_ms, on_landed=self._landed)
+        self._writer = Writer(
+            self._files, self._directory, end, incarnation, segment_bytes, clock_unix_ms, on_landed=self._landed
+        )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
         framed = on_disk.encode_record(RecordBody(opened=opened))
         self._writer.write_first(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
-        needed = segment_bytes
 
-        def explain(error: OSError) -> str:
-            had = self._files.free_bytes(self._directory)
-            return (
-                f"no spare segment can be made ({error.strerror or error}): {needed} bytes are needed and"
-                f" {had} are free in {self._directory}; {_DISK_FULL_ADVICE}"
-            )
-
-        self._spare_maker = SpareMaker(make, explain, self._spare_made, self._spare_failed)
+    def _explain(self, needed_bytes: int, error: OSError) -> str:
+        try:
+            had = f"{self._files.free_bytes(self._directory)} are free"
+        except OSError as unknown:
+            had = f"how many are free can't be told ({unknown.strerror or unknown})"
+        return (
+            f"no spare segment can be made ({error.strerror or error}): {needed_bytes} bytes are needed and"
+            f" {had} in {self._directory}; {_DISK_FULL_ADVICE}"
+        )
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -197,9 +206,8 @@ class Ledger:
         self._writer.stop()
         await trio.to_thread.run_sync(self._writer.join)
         await trio.to_thread.run_sync(self._spare_maker.join)
-        self._files.close(self._room.current.descriptor)
-        for spare in self._room.spares:
-            self._files.close(spare.descriptor)
+        for slot in {self._writer.slot, self._room.current, *self._room.spares}:
+            self._files.close(slot.descriptor)
         self._files.close(self._lock)
 
     @property
@@ -217,6 +225,9 @@ class Ledger:
         return Statistics(
             records=self._writer.records,
             batches=self._writer.batches,
+            syncs=self._writer.syncs,
+            written_bytes=self._writer.written_bytes,
+            queued=self._writer.queued,
             live=len(self._live),
             settlements=self._room.settlements(),
             spares_ready=len(self._room.spares),
@@ -226,6 +237,9 @@ class Ledger:
         return self._index.find(caller_runtime_id, request_id)
 
     async def begin(self, record: BeginRecord) -> Place:
+        key = key_of(record.caller_runtime_id, record.request_id)
+        assert key not in self._on_the_way, "a request begins twice"
+        assert self._index.find(record.caller_runtime_id, record.request_id) is None, "a request begins twice"
         framed = on_disk.encode_record(RecordBody(begin=record))
         try:
             if self.poisoned is None and self.pressure is not None:
@@ -235,7 +249,6 @@ class Ledger:
             await trio.lowlevel.cancel_shielded_checkpoint()
             why = str(fault) or "there is no room to settle one more request until a spare segment is ready"
             raise LedgerUnavailable(why) from None
-        key = key_of(record.caller_runtime_id, record.request_id)
         places: list[Place] = []
 
         def durable(place: Place) -> None:
@@ -243,7 +256,7 @@ class Ledger:
             self._live.add(key)
             places.append(place)
 
-        await self._writer.append(Append(framed, slot, durable))
+        await self._append(key, Append(framed, slot, durable))
         return places[0]
 
     def room_for(self, record: CompletedRecord) -> bool:
@@ -254,6 +267,9 @@ class Ledger:
         recorded = self._index.find(begin.caller_runtime_id, begin.request_id)
         assert recorded is not None, "a request completes that has not begun"
         assert recorded.completed is None, "a request completes twice"
+        assert key not in self._on_the_way, "a request completes twice"
+        named = (record.begin_segment, record.begin_offset)
+        assert named == (recorded.begin.segment, recorded.begin.offset), "a completion names another begin"
         framed = on_disk.encode_record(RecordBody(completed=record))
         try:
             slot = self._placed(partial(self._room.place_completion, live=key in self._live), framed)
@@ -261,7 +277,14 @@ class Ledger:
             await trio.lowlevel.cancel_shielded_checkpoint()
             raise LedgerUnavailable("there is no room for this record until a spare segment is ready") from None
         self._live.discard(key)
-        await self._writer.append(Append(framed, slot, lambda place: self._index.completed(begin, record, place)))
+        await self._append(key, Append(framed, slot, lambda place: self._index.completed(begin, record, place)))
+
+    async def _append(self, key: bytes, append: Append) -> None:
+        self._on_the_way.add(key)
+        try:
+            await self._writer.append(append)
+        finally:
+            self._on_the_way.discard(key)
 
     def _placed(self, place: Callable[[int], Slot], framed: bytes) -> Slot:
         spares_before = len(self._room.spares)
@@ -306,7 +329,7 @@ class Ledger:
             recorded.begin.offset,
         ):
             raise LedgerUnavailable("the recorded answer can't be read back: another record stands in its place")
-        if completed.response[0] != AS_IS:
+        if completed.response[:1] != bytes([AS_IS]):
             raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
         return completed.response[1:]
 

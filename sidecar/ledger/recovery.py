@@ -4,10 +4,11 @@ A batch is written only after the sync of the one before it. So a valid batch
 proves that everything before it was acknowledged, and only what follows the
 last valid batch of the last segment can be what a crash left behind. Each
 segment's header names where the segment before it ended and its chain head,
-so that a tail set aside once stays told apart from the record for ever.
+so that a tail set aside once stays told apart from the record for ever. A segment
+has its whole length before it is used, so one of another length is damaged.
 
     the segment is  closed  behind its last valid batch   decision
-    any             any     a later valid batch           damaged
+    any             any     a valid batch                 damaged
     last            yes     anything but zeros            damaged: a clean exit leaves no tail
     last            no      anything but zeros            set aside: copied to quarantine/, synced, reported
     last            any     zeros                         goes on
@@ -31,32 +32,32 @@ from msgspec import Struct
 from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.face import Place
-from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, SegmentHeader
+from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, OtherVersion, SegmentHeader
 from sidecar.ledger.index import Index
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 _SCAN_BYTES: Final = 1 << 20
 
-Behind = Literal["zeros", "bytes", "later_batch"]
+Behind = Literal["zeros", "bytes", "batch"]
 Decision = Literal["go_on", "set_aside", "damaged"]
 
 # (the segment is the last, it was closed, what stands behind its last valid batch) -> decision
 DECISIONS: Final[dict[tuple[bool, bool, Behind], Decision]] = {
     (True, True, "zeros"): "go_on",
     (True, True, "bytes"): "damaged",
-    (True, True, "later_batch"): "damaged",
+    (True, True, "batch"): "damaged",
     (True, False, "zeros"): "go_on",
     (True, False, "bytes"): "set_aside",
-    (True, False, "later_batch"): "damaged",
+    (True, False, "batch"): "damaged",
     # The next header must name this very end; that is checked when it is read.
     (False, True, "zeros"): "go_on",
     (False, True, "bytes"): "damaged",
-    (False, True, "later_batch"): "damaged",
+    (False, True, "batch"): "damaged",
     (False, False, "zeros"): "go_on",
     (False, False, "bytes"): "go_on",
-    (False, False, "later_batch"): "damaged",
+    (False, False, "batch"): "damaged",
 }
 
 
@@ -171,7 +172,7 @@ class _Segment:
         tail_end, behind = self._behind(header)
         decision = DECISIONS[is_last, end.closed, behind]
         if decision == "damaged":
-            expected = "zeros after a clean exit" if end.closed else "a whole batch, since a later one is whole"
+            expected = "zeros after a clean exit" if end.closed else "a whole batch, since one behind it is whole"
             raise LedgerDamaged(self._path, end.offset, expected)
         if decision == "set_aside":
             self._found.tail = Tail(segment=end.segment, offset=end.offset, length=tail_end - end.offset)
@@ -182,7 +183,7 @@ class _Segment:
         try:
             header = on_disk.decode_segment_header(self._files.read(self._descriptor, BLOCK_BYTES, 0))
         except FormatFault as fault:
-            raise LedgerDamaged(self._path, 0, str(fault)) from fault
+            raise self._damaged(0, fault) from fault
         for named, said, expected in (
             ("this ledger's id", header.ledger_id, end.ledger_id or header.ledger_id),
             (f"segment number {end.segment + 1}", header.segment, end.segment + 1),
@@ -191,6 +192,8 @@ class _Segment:
         ):
             if said != expected:
                 raise LedgerDamaged(self._path, 0, named)
+        if header.segment_bytes != self._size:
+            raise LedgerDamaged(self._path, self._size, f"a file of {header.segment_bytes} bytes")
         if header.incarnation < end.incarnation:
             raise LedgerDamaged(self._path, 0, f"an incarnation of at least {end.incarnation}")
         self._found.end = End(
@@ -203,6 +206,10 @@ class _Segment:
             closed=False,
         )
         return header
+
+    def _damaged(self, offset: int, fault: FormatFault) -> LedgerDamaged:
+        advice = CHANGE_VERSION if isinstance(fault, OtherVersion) else RESTORE
+        return LedgerDamaged(self._path, offset, str(fault), advice)
 
     def _batches(self, header: SegmentHeader) -> Iterator[tuple[int, BatchHeader, bytes]]:
         """The batches from the front, as long as they are whole and in number."""
@@ -240,7 +247,7 @@ class _Segment:
                 closed = bool(record.body.closed)
                 self._found.records += 1
         except FormatFault as fault:
-            raise LedgerDamaged(self._path, offset, str(fault)) from fault
+            raise self._damaged(offset, fault) from fault
         self._found.end = End(
             ledger_id=end.ledger_id,
             incarnation=end.incarnation,
@@ -261,9 +268,8 @@ class _Segment:
                 continue
             last = at + kept
             for block in range(at, at + kept, BLOCK_BYTES):
-                batch_header, _ = self._whole_batch(header, block)
-                if batch_header is not None and batch_header.number > self._found.end.batch:
-                    return last, "later_batch"
+                if self._whole_batch(header, block)[0] is not None:
+                    return last, "batch"
         return last, "bytes" if last else "zeros"
 
 

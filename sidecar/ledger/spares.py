@@ -29,8 +29,10 @@ def make_spare(files: DiskFiles, directory: Path, segment_bytes: int, randbytes:
         files.write_zeros(descriptor, segment_bytes)
         files.sync(descriptor)
     except OSError:
-        files.close(descriptor)
-        files.unlink(path)
+        try:
+            files.close(descriptor)
+        finally:
+            files.unlink(path)
         raise
     return Slot(path, descriptor, randbytes(SALT_BYTES))
 

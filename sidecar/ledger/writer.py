@@ -10,7 +10,9 @@ what Python it runs is time taken from the event loop.
 The wait can't be cancelled: a record that is queued may reach the disk, so
 whoever queued it must hear what became of it. The first call that fails ends
 all writing for good (`poisoned`): a failed sync may have dropped what it was to
-write, and a second one would say that all is well. Nothing is tried again.
+write, and a second one would say that all is well. Nothing is tried again. A bug
+on either side must not leave a waiter asleep: one in the thread poisons, one
+met while a landed record is entered is raised in its waiter.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class Writer:
         directory: Path,
         end: End,
         incarnation: int,
+        segment_bytes: int,
         clock_unix_ms: Callable[[], int],
         on_landed: Callable[[Slot, int, list[int]], None],
     ) -> None:
@@ -65,6 +68,7 @@ class Writer:
         self._directory = directory
         self._ledger_id = end.ledger_id
         self._incarnation = incarnation
+        self._segment_bytes = segment_bytes
         self._clock_unix_ms = clock_unix_ms
         self._on_landed = on_landed
         # Known to the commit thread alone, once it runs.
@@ -72,6 +76,7 @@ class Writer:
         self._end = end.offset
         self._head = end.head
         self._batch = end.batch
+        self.syncs = 0
         # Shared, under the condition's lock.
         self._queue: deque[Append] = deque()
         self._change = threading.Condition()
@@ -83,6 +88,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="ledger-commit", daemon=True)
         self.batches = 0
         self.records = 0
+        self.written_bytes = 0
 
     # --- the Trio side ----------------------------------------------------------------------------------------
 
@@ -101,6 +107,11 @@ class Writer:
             self._change.notify()
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
+    @property
+    def queued(self) -> int:
+        """Records that wait for the batch under way to land."""
+        return len(self._queue)
+
     async def wait_poisoned(self) -> None:
         await self._poison.wait()
 
@@ -113,16 +124,23 @@ class Writer:
     def join(self) -> None:
         self._thread.join()
 
+    @property
+    def slot(self) -> Slot:
+        """The segment that was written last."""
+        assert self._slot is not None
+        return self._slot
+
     def _landed(self, appends: list[Append], slot: Slot, offset: int, end: int) -> None:
         self.batches += 1
         self.records += len(appends)
+        self.written_bytes += end - offset
         self._on_landed(slot, end, [len(append.framed) for append in appends])
         at = offset + BATCH_HEADER_BYTES
         for append in appends:
-            append.on_durable(Place(slot.number, at, len(append.framed)))
+            entered = outcome.capture(append.on_durable, Place(slot.number, at, len(append.framed)))
             at += len(append.framed)
             assert append.task is not None
-            trio.lowlevel.reschedule(append.task)
+            trio.lowlevel.reschedule(append.task, entered)
 
     def _failed(self, appends: list[Append], why: str) -> None:
         self.poisoned = why
@@ -140,7 +158,7 @@ class Writer:
         """One record before the thread runs: the write probe of an open. Raises OSError."""
         assert self._token is None
         offset, _ = self._write([append])
-        self.batches, self.records = 1, 1
+        self.batches, self.records, self.written_bytes = 1, 1, self._end - offset
         self._on_landed(append.slot, self._end, [len(append.framed)])
         return Place(append.slot.number, offset + BATCH_HEADER_BYTES, len(append.framed))
 
@@ -150,8 +168,11 @@ class Writer:
             slot = appends[0].slot
             try:
                 offset, end = self._write(appends)
-            except OSError as error:
-                why = f"writing {segment_path(self._directory, slot.number).name} failed: {error.strerror or error}"
+            except Exception as error:
+                cause = (
+                    error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__} {error}"
+                )
+                why = f"writing {segment_path(self._directory, slot.number).name} failed: {cause}"
                 self._wake(self._failed, appends, why)
                 return
             self._wake(self._landed, appends, slot, offset, end)
@@ -191,7 +212,7 @@ class Writer:
             previous_head=self._head,
         )
         self._files.write(slot.descriptor, [batch], offset)
-        self._files.sync(slot.descriptor)
+        self._sync(slot)
         self._end, self._head, self._batch = offset + len(batch), head, self._batch + 1
         return offset, self._end
 
@@ -203,11 +224,12 @@ class Writer:
             incarnation=self._incarnation,
             segment=slot.number,
             created_at_unix_ms=self._clock_unix_ms(),
+            segment_bytes=self._segment_bytes,
             previous_end=self._end,
             previous_head=self._head,
         )
         self._files.write(slot.descriptor, [on_disk.encode_segment_header(header)], 0)
-        self._files.sync(slot.descriptor)
+        self._sync(slot)
         path = segment_path(self._directory, slot.number)
         self._files.rename(slot.path, path)
         self._files.sync_directory(self._directory)
@@ -215,3 +237,7 @@ class Writer:
             self._files.close(self._slot.descriptor)
         slot.path = path
         self._slot, self._end = slot, BLOCK_BYTES
+
+    def _sync(self, slot: Slot) -> None:
+        self._files.sync(slot.descriptor)
+        self.syncs += 1

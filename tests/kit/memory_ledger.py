@@ -21,6 +21,7 @@ class MemoryLedger:
         self.completes: list[tuple[BeginRecord, CompletedRecord]] = []
         self.low_water_unix_ms = 0
         self.poisoned: str | None = None
+        self.pressure: str | None = None
         self.delay_seconds = 0.0
         self.fail_begin_with: str | None = None
         self.fail_complete_with: str | None = None
@@ -45,7 +46,7 @@ class MemoryLedger:
         return self._recorded.get((caller_runtime_id, request_id))
 
     async def begin(self, record: BeginRecord) -> Place:
-        await self._append(self.fail_begin_with)
+        await self._append(self.pressure or self.fail_begin_with)
         place = self._next_place()
         key = (record.caller_runtime_id, record.request_id)
         assert key not in self._recorded

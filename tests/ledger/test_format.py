@@ -15,8 +15,8 @@ from sidecar.ledger.face import Place
 from sidecar.ledger.format import BLOCK_BYTES, FormatFault, SegmentHeader
 
 HEADER = SegmentHeader(
-    ledger_id=b"i" * 16, salt=b"s" * 16, incarnation=3, segment=2, created_at_unix_ms=5, previous_end=8192,
-    previous_head=b"h" * 32,
+    ledger_id=b"i" * 16, salt=b"s" * 16, incarnation=3, segment=2, created_at_unix_ms=5, segment_bytes=65536,
+    previous_end=8192, previous_head=b"h" * 32,
 )  # fmt: skip
 BODIES = [
     v.RecordBody(opened=v.OpenedRecord(incarnation=1, opened_at_unix_ms=2, clean=True)),

@@ -61,7 +61,7 @@ def test_the_table_has_a_decision_for_every_combination() -> None:
         (last, closed, behind)
         for last in (True, False)
         for closed in (True, False)
-        for behind in ("zeros", "bytes", "later_batch")
+        for behind in ("zeros", "bytes", "batch")
     }
 
 
