@@ -12,6 +12,7 @@ Source: CONTRACT sections 5 and 6; WIRE sections 1, 7 and 8.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -36,8 +37,12 @@ from sidecar.connectors.promise import Answer
 from sidecar.contract.values import NOTHING_USED, FailureKind
 
 ERROR_BODY_BYTES_MAX: Final = 65_536
+_CONNECTED: Final = "connect_tcp.complete"
 _LEAVING: Final = "send_request_headers.started"  # the first trace event after which a byte of the request may leave
 _IDLE_SECONDS_MAX: Final = 30.0  # below the idle limits of common servers and gateways (60 s and more)
+
+for _talker in ("httpcore2", "httpx2"):
+    logging.getLogger(_talker).setLevel(logging.WARNING)  # their debug lines quote headers
 
 
 class Outgoing(Struct, frozen=True, kw_only=True):
@@ -88,8 +93,13 @@ async def post(
     bound. Use it with `contextlib.aclosing`: closed early, it drops the connection.
     """
 
-    async def trace(name: str, _: Mapping[str, Any]) -> None:
-        if name.endswith(_LEAVING):
+    in_handshake: list[trio.abc.AsyncResource] = []
+
+    async def trace(name: str, seen: Mapping[str, Any]) -> None:
+        if name.endswith(_CONNECTED):
+            in_handshake.append(seen["return_value"])
+        elif name.endswith(_LEAVING):
+            in_handshake.clear()
             answer.sent = True
 
     headers = {"accept-encoding": "identity", "content-type": "application/json", **outgoing.headers}
@@ -111,6 +121,9 @@ async def post(
         raise ExchangeFault("provider", _said(error, outgoing)) from error
     except httpx2.HTTPError as error:
         raise ExchangeFault("unavailable", _said(error, outgoing)) from error
+    finally:
+        for stream in in_handshake:
+            await trio.aclose_forcefully(stream)  # the library leaves it open when its TLS handshake is cancelled
 
 
 async def _bounded(response: httpx2.Response, body_bytes_max: int) -> AsyncGenerator[bytes, None]:
