@@ -247,6 +247,10 @@ def results() -> Named:
         yield f"Refused {refusal}", transport_result({"Refused": refusal})
     yield "Transported, each kind of event", answer()
     yield "Transported, no events", transported(outcome=failed("unavailable", usage=ZEROS))
+    for stop in get_args(v.StopReason):
+        yield f"Completed {stop}", transported({"TextDelta": {"text": "So be it."}}, outcome=completed(stop))
+    for kind in get_args(v.FailureKind):
+        yield f"Failed {kind}", transported(outcome=failed(kind))
     for count in (15, 16):
         yield f"Transported, {count} events", transported(*[{"TextDelta": {"text": f"{n}"}} for n in range(count)])
     for length in (0, 31, 32, 255, 256, 65_535, 65_536):
