@@ -1,0 +1,164 @@
+"""The Chat Completions connector over loopback sockets: what stands between lowering and lifting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+from kit import build
+from kit.connector_cases import chat_at
+from kit.stub_http import Reply, chunked, head, stub_provider, whole
+
+from sidecar.connectors.promise import Answer, Ended
+from sidecar.contract import values as v
+
+SAID = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n'
+FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":3}}\n\n'
+DONE = b"data: [DONE]\n\n"
+USED = v.Usage(input_tokens=11, cache_read_tokens=0, cache_write_tokens=0, output_tokens=3)
+SECRET = "sk-canary-Zq8xW3vNpL5tRy2KmB7d"
+
+
+async def asked(
+    reply: Reply | Callable[[int], Reply], *, secret: str | None = None, body_bytes_max: int = 1_000_000, times: int = 1
+) -> tuple[Ended, list[str], int, int]:
+    """The end of the last answer, the authorization of each request, how many requests and how many connections."""
+    async with stub_provider(reply) as stub:
+        connector = chat_at(stub.url, secret=secret, body_bytes_max=body_bytes_max)
+        for _ in range(times):
+            lowered = connector.lower(build.request(), "tiny")
+            answer = Answer(lowered.call_ids, 1_000_000)
+            with trio.fail_after(10):
+                await connector.exchange(lowered, answer)
+        await connector.aclose()
+    assert answer.ended is not None
+    authorizations = [heard.headers.get("authorization", "") for heard in stub.requests]
+    return answer.ended, authorizations, len(stub.requests), stub.connections
+
+
+async def test_the_body_that_was_lowered_is_what_arrives_with_the_credential_as_a_bearer() -> None:
+    async with stub_provider(chunked(SAID, FINISH, USAGE, DONE)) as stub:
+        connector = chat_at(stub.url + "/api/", secret=SECRET)
+        lowered = connector.lower(build.request(), "tiny")
+        await connector.exchange(lowered, Answer(frozenset(), 1000))
+        await connector.aclose()
+    (heard,) = stub.requests
+    assert heard.line == "POST /api/chat/completions HTTP/1.1"
+    assert heard.body == lowered.body
+    assert json.loads(heard.body)["model"] == "tiny"
+    assert (heard.headers["authorization"], heard.headers["accept"]) == (f"Bearer {SECRET}", "text/event-stream")
+    assert SECRET not in repr(connector) + repr(lowered)
+
+
+async def test_without_a_credential_no_authorization_is_sent() -> None:
+    _, authorizations, _, _ = await asked(chunked(SAID, FINISH, USAGE, DONE))
+    assert authorizations == [""]
+
+
+@pytest.mark.parametrize(
+    "pieces", [(SAID + FINISH + USAGE + DONE,), (SAID, FINISH, USAGE, DONE), (SAID, FINISH + USAGE)]
+)
+async def test_a_stream_that_ends_leaves_its_connection_for_the_next_request(pieces: tuple[bytes, ...]) -> None:
+    ended, _, requests, connections = await asked(chunked(*pieces), times=3)
+    assert ended == Ended(stop_reason="end_turn", usage=USED)
+    assert (requests, connections) == (3, 1)
+
+
+async def test_a_server_that_stays_silent_behind_done_is_left() -> None:
+    ended, _, _, _ = await asked(chunked(SAID, FINISH, USAGE, DONE, ends=False, then="hang"))
+    assert ended == Ended(stop_reason="end_turn", usage=USED)
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+async def test_a_break_behind_the_finish_reason_changes_nothing(then: str) -> None:
+    ended, _, _, _ = await asked(chunked(SAID, FINISH, USAGE, ends=False, then=then))
+    assert ended == Ended(stop_reason="end_turn", usage=USED)
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+@pytest.mark.parametrize("pieces", [(), (SAID,), (SAID, FINISH[:-9])], ids=["nothing", "text", "half a finish"])
+async def test_E10_A12_a_break_before_the_finish_reason_is_unavailable_of_unknown_usage(
+    pieces: tuple[bytes, ...], then: str
+) -> None:
+    ended, _, requests, _ = await asked(chunked(*pieces, ends=False, then=then))
+    assert (ended.kind, ended.usage, requests) == ("unavailable", None, 1)
+
+
+async def test_E10_a_body_that_ends_before_the_finish_reason_is_unavailable() -> None:
+    for reply in (chunked(SAID), chunked(SAID, DONE), chunked(), whole(SAID), whole("")):
+        ended, _, _, _ = await asked(reply)
+        assert (ended.kind, ended.usage) == ("unavailable", None)
+
+
+@pytest.mark.parametrize("status", [500, 408, 409])
+async def test_C12_exactly_one_post_is_made_whatever_comes_back(status: int) -> None:
+    _, _, requests, _ = await asked(whole("{}", status))
+    assert requests == 1
+    _, _, requests, _ = await asked(Reply((), "reset"))
+    assert requests == 1
+
+
+async def test_while_the_model_loads_the_server_is_unavailable_and_nothing_is_paid() -> None:
+    loading = '{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}'
+    ended, _, _, _ = await asked(whole(loading, 503))
+    assert ended == Ended(kind="unavailable", message="Loading model", usage=v.NOTHING_USED)
+
+
+async def test_G7_a_context_that_is_too_long_is_an_invalid_request() -> None:
+    said = '{"error":{"code":400,"message":"the request exceeds the context","type":"exceed_context_size_error"}}'
+    ended, _, _, _ = await asked(whole(said, 400))
+    assert ended == Ended(kind="invalid_request", message="the request exceeds the context", usage=v.NOTHING_USED)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream", "text/html"])
+async def test_a_json_body_is_known_by_itself_and_not_by_its_content_type(content_type: str) -> None:
+    answer = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}
+    ended, _, _, _ = await asked(whole(json.dumps(answer), content_type=content_type))
+    assert ended.stop_reason == "end_turn"
+    ended, _, _, _ = await asked(whole('{"error":{"code":429}}', content_type=content_type))
+    assert (ended.kind, ended.usage) == ("rate_limited", None)
+
+
+async def test_a_credential_quoted_inside_a_stream_is_scrubbed() -> None:
+    quoted = b'data: {"error":{"message":"key %s is bad","code":"invalid_api_key"}}\n\n' % SECRET.encode()
+    ended, _, _, _ = await asked(chunked(quoted), secret=SECRET)
+    assert (ended.kind, ended.message) == ("authentication", "key <credential> is bad")
+
+
+async def test_a_raw_body_above_its_bound_is_dropped() -> None:
+    ended, _, _, _ = await asked(chunked(*[b": alive\n\n" * 500] * 20, ends=False, then="hang"), body_bytes_max=50_000)
+    assert (ended.kind, ended.usage) == ("result_size", None)
+
+
+@pytest.mark.parametrize("pieces", [(), (head(),), chunked(SAID, ends=False).pieces], ids=["silent", "head", "body"])
+async def test_E14_a_silent_server_is_dropped_at_the_deadline_in_every_phase(pieces: tuple[bytes, ...]) -> None:
+    async with stub_provider(Reply(pieces, "hang")) as stub:
+        connector = chat_at(stub.url)
+        answer = Answer(frozenset(), 1000)
+        with trio.move_on_after(0.1) as deadline:
+            await connector.exchange(connector.lower(build.request(), "tiny"), answer)
+        assert deadline.cancelled_caught
+        with trio.fail_after(5):
+            await stub.gone.wait()
+        await connector.aclose()
+    assert answer.sent
+    assert answer.ended is None, "the service says timeout"
+
+
+async def test_a_deadline_behind_the_finish_reason_lets_the_outcome_stand() -> None:
+    async with stub_provider(chunked(SAID, FINISH, USAGE, ends=False, then="hang")) as stub:
+        connector = chat_at(stub.url)
+        answer = Answer(frozenset(), 1000)
+        with trio.CancelScope() as deadline:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connector.exchange, connector.lower(build.request(), "tiny"), answer)
+                await stub.heard.wait()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                deadline.cancel()
+        await connector.aclose()
+    assert deadline.cancelled_caught
+    assert answer.ended == Ended(stop_reason="end_turn", usage=USED)
