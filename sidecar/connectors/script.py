@@ -46,6 +46,7 @@ from sidecar.config.keys import (
     text,
     whole,
 )
+from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import U64_MAX, FailureKind, StopReason, Usage
 
 ABSENT = "absent"
@@ -177,8 +178,16 @@ def _usage(value: Any) -> Usage | str:
     )
 
 
+def _arguments(value: Any) -> str:
+    try:
+        check_object(text(value))
+    except NotJsonObject as wrong:
+        raise ValueError(f"must be the text of a JSON object ({wrong})") from None
+    return text(value)
+
+
 def _call(value: Any) -> ScriptedCall:
-    keys = (Key("name", an_id), Key("arguments", _any_text, "{}"), Key("id", _any_text, None))
+    keys = (Key("name", an_id), Key("arguments", _arguments, "{}"), Key("id", _any_text, None))
     return ScriptedCall(**_inner(value, keys))
 
 

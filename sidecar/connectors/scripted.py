@@ -18,6 +18,7 @@ from typing import Any, Final
 import trio
 from msgspec import Struct, structs
 
+from sidecar.connectors.messages import clean_message
 from sidecar.connectors.promise import Answer, Lowered, Rejected
 from sidecar.connectors.script import ABSENT, Rule
 from sidecar.contract import canonical
@@ -126,7 +127,9 @@ class Scripted:
     def _end(self, rule: Rule, lowered: Lowered, answer: Answer, *, cut: bool) -> None:
         usage = _usage(rule, lowered, answer)
         if rule.fail is not None:
-            answer.fail(rule.fail.kind, rule.fail.message, usage if isinstance(rule.usage, Usage) else None)
+            answer.fail(
+                rule.fail.kind, clean_message(rule.fail.message), usage if isinstance(rule.usage, Usage) else None
+            )
             return
         natural: StopReason = "tool_use" if answer.saw_tool_call() else "max_output_tokens" if cut else "end_turn"
         answer.complete(rule.stop or natural, usage, f"scripted-{lowered.request.request_id}")

@@ -1,0 +1,90 @@
+"""The table of kinds: what a configuration may say to each, and what is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.config.keys import ConfigFaults
+from sidecar.config.reading import read_config
+from sidecar.config.values import Config
+from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.openai_chat import OpenAIChat
+from sidecar.connectors.scripted import Scripted
+from sidecar.ops.credentials import Secret
+
+FRAME = """
+[daemon]
+socket = "s.sock"
+[ledger]
+directory = "ledger"
+[[caller]]
+id = "dungeon"
+models = ["npc"]
+spend_ceiling_micro_usd = 1
+spend_window_seconds = 60
+[[model]]
+name = "npc"
+connector = "it"
+upstream = "tiny"
+[[model.price]]
+input = 1
+cache_read = 1
+cache_write_short = 1
+cache_write_long = 1
+output = 1
+[[connector]]
+name = "it"
+"""
+
+
+def config(connector: str, folder: Path = Path(".")) -> Config:
+    return read_config(FRAME + connector, folder, config_keys())
+
+
+def built(connector: str, secret: str | None = None, folder: Path = Path(".")) -> Any:
+    wanted = config(connector, folder).connectors["it"]
+    return KINDS[wanted.kind].build(wanted, Secret("key", secret) if secret else None)
+
+
+async def test_scripted_needs_nothing() -> None:
+    assert isinstance(built('kind = "scripted"'), Scripted)
+
+
+async def test_a_script_is_found_from_the_configurations_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "script.toml").write_text('[[rule]]\nreject = "so it says"\n')
+    assert isinstance(built('kind = "scripted"\nscript = "script.toml"', folder=tmp_path), Scripted)
+    with pytest.raises(ConfigFaults, match=r"absent\.toml"):
+        built('kind = "scripted"\nscript = "absent.toml"', folder=tmp_path)
+
+
+async def test_openai_chat_takes_its_servers_differences_and_hides_its_credential() -> None:
+    connector = built(
+        'kind = "openai_chat"\nbase_url = "http://127.0.0.1:1/v1"\nmax_tokens_field = "max_completion_tokens"\n'
+        'send_stream_options = false\nsend_tool_choice = false\nsend_parallel_tool_calls = false\neffort = "send"\n',
+        "sk-canary",
+    )
+    assert isinstance(connector, OpenAIChat)
+    assert "canary" not in repr(connector)
+    await connector.aclose()
+
+
+@pytest.mark.parametrize(
+    ("connector", "why"),
+    [
+        ('kind = "openai_chat"', "base_url"),
+        (
+            'kind = "openai_chat"\nbase_url = "http://127.0.0.1:1"\nmax_token_field = "max_tokens"',
+            "did you mean max_tokens_field",
+        ),
+        ('kind = "openai_chat"\nbase_url = "http://127.0.0.1:1"\neffort = "sent"', "did you mean send"),
+        ('kind = "openai_cht"', "openai_chat"),
+        ('kind = "scripted"\nscrpt = "x"', "did you mean script"),
+        ('kind = "anthropic_messages"\nbase_url = "https://h"', "scripted"),
+    ],
+)
+def test_a_mistake_is_named_with_what_is_known(connector: str, why: str) -> None:
+    with pytest.raises(ConfigFaults, match=why):
+        config(connector)
