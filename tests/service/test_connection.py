@@ -1,0 +1,632 @@
+"""One connection over memory streams: frames in, decisions in order, answers as they finish, and nothing kept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgpack
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit import build
+from kit.memory_ledger import MemoryLedger
+from kit.road import HeldConnector, Road, said
+
+from sidecar.connectors.promise import Answer, Lowered
+from sidecar.connectors.script import Rule
+from sidecar.connectors.scripted import Scripted
+from sidecar.rules.framing import framed
+from sidecar.service.held import HeldBytes
+
+Clock = trio.testing.MockClock
+
+
+def asked(request_id: str, **changes: Any) -> bytes:
+    return build.frame(build.request(request_id=request_id), **changes)
+
+
+def request_id_of(answer: bytes) -> str:
+    return str(msgpack.unpackb(answer)["request_id"])
+
+
+class Client:
+    """The other end of a connection."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._received = b""
+
+    async def send(self, *frames: bytes) -> None:
+        await self.stream.send_all(b"".join(map(framed, frames)))
+
+    async def receive(self) -> bytes | None:
+        """The next frame; None where the daemon has ended its side."""
+        while (frame := self._whole()) is None:
+            more = await self.stream.receive_some(65_536)
+            if not more:
+                assert not self._received, "the daemon stopped in the middle of a frame"
+                return None
+            self._received += more
+        return frame
+
+    async def heard(self, number: int) -> list[str]:
+        frames = [await self.receive() for _ in range(number)]
+        return [said(frame) for frame in frames if frame is not None]
+
+    async def hang_up(self) -> None:
+        await self.stream.aclose()
+
+    def _whole(self) -> bytes | None:
+        length = int.from_bytes(self._received[:4], "big")
+        if len(self._received) < 4 + length or not length:
+            return None
+        frame, self._received = self._received[4 : 4 + length], self._received[4 + length :]
+        return frame
+
+
+@asynccontextmanager
+async def served(
+    road: Road, pair: Callable[[], tuple[Any, Any]] = trio.testing.memory_stream_pair, **terms: Any
+) -> AsyncIterator[Client]:
+    """A connection to this road; it must end by itself once the client has hung up."""
+    theirs, ours = pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(road.connection(ours, nursery, **terms).serve)
+        client = Client(theirs)
+        yield client
+        await client.hang_up()
+
+
+def answering(**rule: Any) -> Scripted:
+    return Scripted((Rule(**rule),))
+
+
+class Gated(HeldConnector):
+    """Each request has a gate of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: dict[str, trio.Event] = {}
+
+    async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+        self.asked.append(lowered)
+        answer.sent = True
+        await self.gates.setdefault(lowered.request.request_id, trio.Event()).wait()
+        await Scripted().exchange(lowered, answer)
+
+
+# --- order ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 3, 100, 10**6])
+async def test_frames_come_in_pieces_of_any_size(piece_bytes: int) -> None:
+    road = Road(connector=answering())
+    stream = b"".join(framed(asked(f"r{number}")) for number in range(4))
+    async with served(road) as client:
+        for at in range(0, len(stream), piece_bytes):
+            await client.stream.send_all(stream[at : at + piece_bytes])
+            if piece_bytes > 1:
+                await trio.testing.wait_all_tasks_blocked()
+        assert await client.heard(4) == ["end_turn"] * 4
+    assert sorted(begin.request_id for begin in road.ledger.begins) == ["r0", "r1", "r2", "r3"]
+
+
+async def test_many_at_once_are_answered_as_they_finish() -> None:
+    connector = Gated()
+    road = Road(connector=connector)
+    names = [f"r{number}" for number in range(100)]
+    finishing = random.Random(1).sample(names, len(names))
+    async with served(road) as client:
+        await client.send(*map(asked, names))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(connector.asked) == 100, "they run at once"
+        answers = []
+        for name in finishing:
+            connector.gates[name].set()
+            answer = await client.receive()
+            assert answer is not None
+            answers.append(request_id_of(answer))
+    assert answers == finishing
+
+
+async def test_c8_frames_take_effect_in_order_so_the_second_of_two_equal_ones_is_in_flight() -> None:
+    road = Road()
+    frame = asked("r1")
+    async with served(road) as client:
+        await client.send(frame, frame, asked("r1", max_cost_micro_usd=999_999), asked("r2", max_cost_micro_usd=1))
+        assert await client.heard(3) == ["InFlight", "ReplayConflict", "CostBound"]
+        road.connector.let_go.set()
+        first = await client.receive()
+        await client.send(frame)
+        assert await client.receive() == first
+    assert len(road.connector.asked) == 1
+
+
+async def test_a_frame_behind_a_waiting_ledger_is_decided_meanwhile(autojump_clock: Clock) -> None:
+    ledger = MemoryLedger()
+    ledger.delay_seconds = 5
+    road = Road(ledger=ledger, connector=answering())
+    async with served(road) as client:
+        await client.send(asked("r1"), asked("r2", max_cost_micro_usd=1))
+        assert await client.heard(1) == ["CostBound"]
+        assert trio.current_time() == 0
+        assert await client.heard(1) == ["end_turn"]
+
+
+async def test_a_malformed_frame_and_an_unknown_schema_leave_the_connection_in_step() -> None:
+    road = Road(connector=answering())
+    unknown = bytes(msgpack.packb({"schema_id": "gamecult.model.unheard_of.v1"}))
+    async with served(road) as client:
+        await client.send(b"\xc1", unknown, build.frame()[:-1], build.frame(), b"\x01", unknown)
+        answers = await client.heard(6)
+    refused = ["malformed_frame", "unknown_schema"]
+    assert [word for word in answers if word != "end_turn"] == [
+        *refused,
+        "malformed_frame",
+        "malformed_frame",
+        refused[1],
+    ]
+    assert answers.count("end_turn") == 1
+
+
+# --- what cuts a connection off ---------------------------------------------------------------------------------
+
+STRAYS = {
+    "http": (b"G", "HTTP"),
+    "http_whole": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"),
+    "tls_hello": (b"\x16\x03\x01\x02\x00\x01\x00", "TLS"),
+    "length_0": (b"\0\0\0\0", "a frame of 0 bytes"),
+    "oversize": ((1_000_001).to_bytes(4, "big"), "a frame of 1000001 bytes"),
+    "two_to_24": (b"\x01", "always zero"),
+}
+
+
+@pytest.mark.parametrize("name", STRAYS)
+async def test_a_length_that_no_frame_has_is_told_and_cut_off(name: str, autojump_clock: Clock) -> None:
+    stray, hint = STRAYS[name]
+    async with served(Road()) as client:
+        await client.stream.send_all(stray)
+        why = await client.receive()
+        assert why is not None
+        assert said(why) == "frame_size"
+        assert hint in msgpack.unpackb(why)["message"]
+        assert await client.receive() is None
+        await trio.testing.wait_all_tasks_blocked()
+        await client.stream.send_all(b"still sending")  # is discarded, so that the reason can be read
+        await trio.sleep(2)
+        with pytest.raises(trio.BrokenResourceError):
+            await client.stream.send_all(b"and still")
+
+
+async def test_what_was_decided_before_the_cut_is_answered_and_what_runs_is_kept_for_a_replay() -> None:
+    road = Road()
+    async with served(road) as client:
+        await client.send(asked("r1"), b"\xc1")
+        await client.stream.send_all(b"GET")
+        assert await client.heard(2) == ["malformed_frame", "frame_size"]
+        assert await client.receive() is None
+        road.connector.let_go.set()
+    async with served(road) as client:
+        await client.send(asked("r1"))
+        assert await client.heard(1) == ["end_turn"]
+    assert len(road.connector.asked) == 1
+
+
+async def test_a_frame_has_its_time_from_its_first_byte(autojump_clock: Clock) -> None:
+    """Ten seconds, however often a byte comes in between; and the next frame has ten of its own."""
+    road = Road(connector=answering())
+    async with served(road) as client:
+        await trio.sleep(80_000)  # an idle connection is left alone
+        frame = framed(asked("r1"))
+        await client.stream.send_all(frame[:9])
+        await trio.sleep(9)
+        await client.stream.send_all(frame[9:] + frame[:1])
+        assert await client.heard(1) == ["end_turn"]
+        began = trio.current_time()
+
+        async def dribble() -> None:
+            for at in range(1, 30):
+                await trio.sleep(0.9)
+                await client.stream.send_all(frame[at : at + 1])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dribble)
+            assert await client.heard(1) == ["frame_timeout"]
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() - began == pytest.approx(10, abs=0.01)
+        assert await client.receive() is None
+
+
+async def test_time_in_which_the_daemon_does_not_read_is_not_counted(autojump_clock: Clock) -> None:
+    road = Road()
+    frame = asked("r1")
+    held = HeldBytes(len(frame))
+    other = framed(asked("r2"))
+    async with served(road, held=held) as client, served(road, held=held) as waiting:
+        await client.send(frame)
+        await trio.testing.wait_all_tasks_blocked()
+        await waiting.stream.send_all(other[:20])
+        await trio.sleep(40)
+        road.connector.let_go.set()
+        assert await client.heard(1) == ["end_turn"]
+        await trio.sleep(9)
+        await waiting.stream.send_all(other[20:])
+        assert await waiting.heard(1) == ["end_turn"]
+
+
+async def test_after_the_pause_a_frame_has_the_rest_of_its_time(autojump_clock: Clock) -> None:
+    road = Road()
+    frame = asked("r1")
+    held = HeldBytes(len(frame))
+    async with served(road, held=held) as client, served(road, held=held) as waiting:
+        await client.send(frame)
+        await trio.testing.wait_all_tasks_blocked()
+        await waiting.stream.send_all(framed(frame)[:2])
+        await trio.sleep(4)
+        await waiting.stream.send_all(framed(frame)[2:20])
+        await trio.sleep(40)
+        road.connector.let_go.set()
+        assert await waiting.heard(1) == ["frame_timeout"]
+        assert trio.current_time() == pytest.approx(50, abs=0.01)
+    assert held._held == 0
+
+
+# --- ends -------------------------------------------------------------------------------------------------------
+
+
+async def test_after_end_of_file_the_answers_under_way_still_go_out() -> None:
+    road = Road()
+    async with served(road) as client:
+        await client.send(asked("r1"), asked("r2"))
+        await client.stream.send_eof()
+        await trio.testing.wait_all_tasks_blocked()
+        road.connector.let_go.set()
+        assert await client.heard(2) == ["end_turn"] * 2
+        assert await client.receive() is None
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 50])
+async def test_an_end_of_file_in_the_middle_of_a_frame_is_an_end(cut: int) -> None:
+    road = Road(connector=answering())
+    async with served(road) as client:
+        await client.send(asked("r1"))
+        await client.stream.send_all(framed(asked("r2"))[:cut])
+        await client.stream.send_eof()
+        assert await client.heard(1) == ["end_turn"]
+        assert await client.receive() is None
+    assert len(road.ledger.begins) == 1
+
+
+async def test_i1_a_caller_that_hangs_up_mid_request_gets_the_answer_by_sending_the_same_bytes_again() -> None:
+    road = Road()
+    frame = asked("r1")
+    async with served(road) as client:
+        await client.send(frame)
+        await trio.testing.wait_all_tasks_blocked()
+        await client.hang_up()
+        await trio.testing.wait_all_tasks_blocked()
+        async with served(road) as again:
+            await again.send(frame)
+            assert await again.heard(1) == ["InFlight"]
+            road.connector.let_go.set()
+            await trio.testing.wait_all_tasks_blocked()
+            await again.send(frame)
+            assert await again.receive() == road.ledger.completes[0][1].response[1:]
+    assert len(road.connector.asked) == 1
+
+
+async def test_i2_after_a_hang_up_the_ledger_has_a_settlement_and_the_account_its_charge() -> None:
+    road = Road(connector=answering(delay_ms=1, usage=build.v.Usage(
+        input_tokens=0, cache_read_tokens=0, cache_write_tokens=0, output_tokens=9)))  # fmt: skip
+    for number in range(10):
+        async with served(road) as client:
+            await client.send(asked(f"r{number}"))
+            await trio.testing.wait_all_tasks_blocked(0.0001)
+            await client.hang_up()
+    account = road.accounts["dungeon"]
+    start = account.window_start(road.now)
+    assert (account.spent(start), account.reserved(start)) == (1000, 0)
+    assert [record.charge_micro_usd for _, record in road.ledger.completes] == [100] * 10
+
+
+async def test_a15_a_thousand_hang_ups_hangs_and_broken_connectors_leak_no_slot(autojump_clock: Clock) -> None:
+    """Cap 1: after each of them the next one is admitted."""
+
+    class Troubled(HeldConnector):
+        async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+            self.asked.append(lowered)
+            answer.sent = True
+            if len(self.asked) % 4 == 0:
+                raise ZeroDivisionError("a bug")
+            await trio.sleep(1 if len(self.asked) % 4 == 1 else 10**6)
+
+    road = Road(connector=Troubled(), concurrent=1, ceiling=10**15)
+    words: list[str] = []
+    for number in range(1000):
+        async with served(road) as client:
+            await client.send(asked(f"r{number}", expires_at_unix_ms=road.now + 5_000))
+            if number % 2:
+                await trio.testing.wait_all_tasks_blocked()
+                await client.hang_up()
+            else:
+                words += await client.heard(1)
+    assert set(words) == {"timeout", "provider"}
+    assert len(road.connector.asked) == len(road.ledger.completes) == 1000
+    assert len(road.reservations) == 0
+
+
+# --- a client that does not read, and bytes that are held -------------------------------------------------------
+
+
+async def test_a_client_that_never_reads_is_not_read_from_and_slows_nobody() -> None:
+    road = Road(connector=answering(deltas=("x" * 1000,), repeat=300))
+    frames = [asked(f"r{number}") for number in range(20)]
+
+    async def send_them(client: Client) -> None:
+        for frame in frames:
+            await client.send(frame)
+            await trio.testing.wait_all_tasks_blocked()  # so that each is answered before the next is sent
+
+    pair = trio.testing.lockstep_stream_pair
+    async with served(road, pair) as silent, served(road) as other, trio.open_nursery() as nursery:
+        nursery.start_soon(send_them, silent)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        decided = len(road.ledger.begins)
+        assert decided < 8, "a megabyte of answers is unread, so no more is taken"
+        await other.send(asked("mine"))
+        assert await other.heard(1) == ["end_turn"]
+        assert len(road.ledger.begins) == decided + 1
+        assert await silent.heard(20) == ["end_turn"] * 20
+
+
+async def test_a_client_that_never_reads_its_replays_is_not_read_from() -> None:
+    road = Road(connector=answering(deltas=("x" * 1000,), repeat=300))
+    async with served(road) as client:
+        await client.send(asked("r1"))
+        answer = await client.receive()
+    async with served(road, trio.testing.lockstep_stream_pair) as silent, trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(silent.send, asked("r1"))
+            await trio.testing.wait_all_tasks_blocked()
+            if nursery.child_tasks:
+                break
+        else:
+            raise AssertionError("a hundred replays were taken and not one was read")
+        assert await silent.receive() == answer
+        nursery.cancel_scope.cancel()
+
+
+async def test_frames_held_pauses_reading_and_refuses_nothing() -> None:
+    connector = Gated()
+    road = Road(connector=connector)
+    frames = [asked(f"r{number}") for number in range(6)]
+    held = HeldBytes(len(frames[0]) * 2)
+    async with served(road, held=held) as one, served(road, held=held) as two:
+        await one.send(*frames[:3])
+        await trio.testing.wait_all_tasks_blocked()
+        await two.send(*frames[3:])
+        await trio.testing.wait_all_tasks_blocked()
+        names = [lowered.request.request_id for lowered in connector.asked]
+        assert sorted(names) == ["r0", "r1"]
+        for turn in ("r0", "r1", "r2", "r3", "r4", "r5"):
+            connector.gates[turn].set()
+            await trio.testing.wait_all_tasks_blocked()
+        assert await one.heard(3) == ["end_turn"] * 3
+        assert await two.heard(3) == ["end_turn"] * 3
+    assert held._held == 0
+
+
+async def test_one_frame_above_the_bound_is_let_in_when_nothing_else_is_held() -> None:
+    road = Road(connector=answering())
+    held = HeldBytes(10)
+    async with served(road, held=held) as client:
+        await client.send(*[asked(f"r{number}") for number in range(5)])
+        assert await client.heard(5) == ["end_turn"] * 5
+    assert held._held == 0
+
+
+async def end_refused(client: Client) -> None:
+    await client.send(asked("r1", max_cost_micro_usd=1))
+    await client.heard(1)
+
+
+async def end_malformed(client: Client) -> None:
+    await client.send(b"\xc1" * 500)
+    await client.heard(1)
+
+
+async def end_admitted_and_replayed(client: Client) -> None:
+    await client.send(asked("r1"))
+    await client.heard(1)
+    await client.send(asked("r1"))
+    await client.heard(1)
+
+
+async def end_hung_up(client: Client) -> None:
+    await client.send(asked("r1"))
+    await client.hang_up()
+
+
+async def end_of_file_mid_frame(client: Client) -> None:
+    await client.stream.send_all(framed(asked("r1"))[:50])
+    await client.stream.send_eof()
+    await client.receive()
+
+
+async def end_timeout(client: Client) -> None:
+    await client.stream.send_all(framed(asked("r1"))[:50])
+    await client.heard(1)
+
+
+async def end_frame_size_behind_a_frame(client: Client) -> None:
+    await client.send(asked("r1"))
+    await client.stream.send_all(b"G")
+
+
+ENDS = [
+    end_refused,
+    end_malformed,
+    end_admitted_and_replayed,
+    end_hung_up,
+    end_of_file_mid_frame,
+    end_timeout,
+    end_frame_size_behind_a_frame,
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+async def test_held_bytes_are_given_back_on_every_path(end: Any, autojump_clock: Clock) -> None:
+    held = HeldBytes(1 << 20)
+    async with served(Road(connector=answering(delay_ms=5)), held=held) as client:
+        await end(client)
+    assert held._held == 0
+
+
+@pytest.mark.parametrize("waits_for_room", [False, True])
+async def test_held_bytes_are_given_back_when_the_connection_is_cancelled(waits_for_room: bool) -> None:
+    held = HeldBytes(100)
+    others = 90 if waits_for_room else 0
+    await held.take(others)
+    theirs, ours = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Road().connection(ours, nursery, held=held).serve)
+        await theirs.send_all((50).to_bytes(4, "big") + b"half")
+        await trio.testing.wait_all_tasks_blocked()
+        assert held._held == others or not waits_for_room
+        nursery.cancel_scope.cancel()
+    assert held._held == others
+    assert not held._waiting
+
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 12)),
+        st.tuples(st.just("give back"), st.integers(0, 20)),
+        st.tuples(st.just("cancel"), st.integers(0, 20)),
+        st.tuples(st.just("give back and cancel"), st.integers(0, 20)),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+@settings(deadline=None)
+async def test_held_bytes_are_first_come_first_served_within_the_bound(steps: list[Step]) -> None:
+    """Against a list: who waits, in order; who is in; never above the bound unless alone; all is given back."""
+    bytes_max = 10
+    held = HeldBytes(bytes_max)
+    waiting: list[tuple[int, int, trio.CancelScope]] = []  # (number, size, scope)
+    inside: dict[int, int] = {}
+    entered: list[int] = []
+
+    async def take(number: int, size: int, scope: trio.CancelScope) -> None:
+        with scope:
+            await held.take(size)
+            entered.append(number)
+            inside[number] = size
+        waiting[:] = [turn for turn in waiting if turn[0] != number]
+
+    def give_back(pick: int) -> None:
+        if inside:
+            held.give_back(inside.pop(sorted(inside)[pick % len(inside)]))
+
+    def cancel(pick: int) -> None:
+        if waiting:
+            waiting[pick % len(waiting)][2].cancel()
+
+    async with trio.open_nursery() as nursery:
+        for number, (step, argument) in enumerate(steps):
+            if step == "take":
+                scope = trio.CancelScope()
+                waiting.append((number, argument, scope))
+                nursery.start_soon(take, number, argument, scope)
+            if "give back" in step:
+                give_back(argument)
+            if "cancel" in step:
+                cancel(argument)
+            await trio.testing.wait_all_tasks_blocked()
+            assert held._held == sum(inside.values())
+            assert held._held <= bytes_max or len(inside) == 1
+            assert all(turn[0] > max(entered, default=-1) for turn in waiting), "first come, first served"
+            if waiting:
+                assert inside, "nobody waits for nothing"
+                assert held._held + waiting[0][1] > bytes_max
+        while inside or waiting:
+            give_back(0)
+            await trio.testing.wait_all_tasks_blocked()
+    assert held._held == 0
+
+
+# --- replays ----------------------------------------------------------------------------------------------------
+
+
+def money(road: Road) -> tuple[int, int]:
+    account = road.accounts["dungeon"]
+    start = account.window_start(road.now)
+    return account.spent(start), account.reserved(start)
+
+
+async def test_c7_a_replay_adds_no_record_and_no_micro_usd() -> None:
+    road = Road(connector=answering())
+    async with served(road) as client:
+        await client.send(asked("r1"))
+        answer = await client.receive()
+        before = money(road)
+        await client.send(*[asked("r1")] * 50)
+        assert [await client.receive() for _ in range(50)] == [answer] * 50
+    assert money(road) == before
+    assert before[0] > 0
+    assert (len(road.ledger.begins), len(road.ledger.completes)) == (1, 1)
+
+
+async def test_replays_are_pipelined_with_what_runs_and_with_refusals() -> None:
+    road = Road()
+    road.connector.let_go.set()
+    frames = [asked(f"r{number}") for number in range(40)]
+    async with served(road) as client:
+        await client.send(*frames)
+        answers = {await client.receive() for _ in frames}
+        road.connector.let_go = trio.Event()
+        await client.send(asked("slow"), *frames, b"\xc1")
+        words = [await client.receive() for _ in range(41)]
+        assert set(words) - answers == {word for word in words if word and said(word) == "malformed_frame"}
+        assert len(set(words) & answers) == 40
+        road.connector.let_go.set()
+        assert await client.heard(1) == ["end_turn"]
+
+
+async def test_c9_one_byte_changed_is_a_conflict_and_the_stored_reply_is_untouched() -> None:
+    road = Road(connector=answering())
+    frame = build.frame(build.request(build.text("hello there"), request_id="r1"))
+    changed = build.frame(build.request(build.text("hello therf"), request_id="r1"))
+    async with served(road) as client:
+        await client.send(frame)
+        answer = await client.receive()
+        await client.send(changed, frame, changed)
+        heard = [await client.receive() for _ in range(3)]
+        assert heard.count(answer) == 1
+        assert [said(other) for other in heard if other and other != answer] == ["ReplayConflict"] * 2
+    assert len(road.ledger.begins) == 1
+
+
+async def test_c11_a_retry_after_an_unknown_end_is_never_sent_again() -> None:
+    road = Road()
+    road.ledger.fail_complete_with = "the process is gone"
+    road.connector.let_go.set()
+    async with served(road) as client:
+        await client.send(asked("r1"))
+        assert await client.heard(1) == ["ledger_unavailable"]
+        await client.send(asked("r1"))
+        assert await client.heard(1) == ["Indeterminate"]
+    restarted = Road(ledger=road.ledger)
+    async with served(restarted) as client:
+        await client.send(asked("r1"), asked("r1"))
+        assert await client.heard(2) == ["Indeterminate"] * 2
+    assert len(road.connector.asked) == 1
+    assert not restarted.connector.asked
