@@ -152,8 +152,12 @@ async def test_a_status_stands_even_if_its_body_breaks_off(then: str) -> None:
 async def test_a_status_stands_even_if_the_deadline_strikes_inside_its_body() -> None:
     async with a_client() as client, stub_provider(Reply((head(400, "content-length: 500") + b"<",), "hang")) as stub:
         answer = an_answer()
-        with trio.move_on_after(0.1) as scope:
-            await read(client, stub.url, answer)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read, client, stub.url, answer)
+                await stub.heard.wait()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                scope.cancel()
         assert scope.cancelled_caught
         with trio.fail_after(5):
             await stub.gone.wait()

@@ -139,8 +139,12 @@ async def test_E14_a_silent_server_is_dropped_at_the_deadline_in_every_phase(pie
     async with stub_provider(Reply(pieces, "hang")) as stub:
         connector = chat_at(stub.url)
         answer = Answer(frozenset(), 1000)
-        with trio.move_on_after(0.1) as deadline:
-            await connector.exchange(connector.lower(build.request(), "tiny"), answer)
+        with trio.CancelScope() as deadline:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connector.exchange, connector.lower(build.request(), "tiny"), answer)
+                await stub.heard.wait()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                deadline.deadline = trio.current_time() + 0.05
         assert deadline.cancelled_caught
         with trio.fail_after(5):
             await stub.gone.wait()
