@@ -217,6 +217,57 @@ async def test_what_was_decided_before_the_cut_is_answered_and_what_runs_is_kept
     assert len(road.connector.asked) == 1
 
 
+async def test_a_client_that_reads_nothing_is_cut_off_all_the_same(autojump_clock: Clock) -> None:
+    """Its answers stand in the way of the reason, so it gets neither, and after a second its end."""
+    theirs, ours = trio.testing.lockstep_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Road().connection(ours, nursery).serve)
+        await theirs.send_all(framed(b"\xc1"))
+        await trio.testing.wait_all_tasks_blocked()
+        await theirs.send_all(b"GET")
+    assert trio.current_time() == pytest.approx(1)
+
+
+def frames_in(stream: bytes, frame_bytes_max: int) -> tuple[int, bool]:
+    """How many whole frames a stream has before it ends or breaks, and whether it breaks."""
+    frames = 0
+    while stream:
+        length = int.from_bytes(stream[:4], "big")
+        if stream[0] or (len(stream) >= 4 and not 0 < length <= frame_bytes_max):
+            return frames, True
+        if len(stream) < 4 + length or len(stream) < 4:
+            return frames, False
+        frames, stream = frames + 1, stream[4 + length :]
+    return frames, False
+
+
+PREFIXES = st.sampled_from([b"\0\0\0\0", b"\0\0\x07\xd1", b"\0\0\x07\xd0", b"\1", b"\0", b"G", b"\0\0\0\2\x81"])
+PIECES = st.one_of(
+    st.binary(min_size=1, max_size=20).map(framed), st.just(framed(build.frame())), PREFIXES, st.binary()
+)
+
+
+@given(st.lists(PIECES, max_size=12).map(b"".join), st.lists(st.integers(1, 600), max_size=8))
+@settings(deadline=None, max_examples=200)
+async def test_any_stream_is_answered_frame_by_frame_until_it_ends_or_breaks(stream: bytes, cuts: list[int]) -> None:
+    frames, breaks = frames_in(stream, 2000)
+    held = HeldBytes(5000)
+    async with served(Road(connector=answering()), held=held, frame_bytes_max=2000) as client:
+        for size in cuts:
+            await client.stream.send_all(stream[:size])
+            stream = stream[size:]
+        await client.stream.send_all(stream)
+        await client.stream.send_eof()
+        words = []
+        while (answer := await client.receive()) is not None:
+            words.append(said(answer))
+    assert words.count("frame_size") == breaks
+    assert not breaks or words[-1] == "frame_size"
+    # Where the stream breaks, what still runs is not waited for: it is on record.
+    assert len(words) == frames + breaks or (breaks and len(words) >= 1)
+    assert held._held == 0
+
+
 async def test_a_frame_has_its_time_from_its_first_byte(autojump_clock: Clock) -> None:
     """Ten seconds, however often a byte comes in between; and the next frame has ten of its own."""
     road = Road(connector=answering())
