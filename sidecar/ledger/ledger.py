@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -206,9 +206,10 @@ class Ledger:
         self._writer.stop()
         await trio.to_thread.run_sync(self._writer.join)
         await trio.to_thread.run_sync(self._spare_maker.join)
-        for slot in {self._writer.slot, self._room.current, *self._room.spares}:
-            self._files.close(slot.descriptor)
-        self._files.close(self._lock)
+        with ExitStack() as closing:  # all of them, the lock last, whichever of them fails
+            closing.callback(self._files.close, self._lock)
+            for slot in {self._writer.slot, self._room.current, *self._room.spares}:
+                closing.callback(self._files.close, slot.descriptor)
 
     @property
     def low_water_unix_ms(self) -> int:
