@@ -20,6 +20,7 @@ from kit.road import HeldConnector, Road, said
 from sidecar.connectors.promise import Answer, Lowered
 from sidecar.connectors.script import Rule
 from sidecar.connectors.scripted import Scripted
+from sidecar.ledger.face import Recorded
 from sidecar.rules.framing import framed
 from sidecar.service.held import HeldBytes
 
@@ -554,20 +555,44 @@ async def test_held_bytes_are_given_back_when_the_connection_is_cancelled(waits_
     assert not held._waiting
 
 
+@pytest.mark.parametrize("give_back_too", [False, True])
+async def test_a_cancelled_wait_lets_in_those_behind_it_and_keeps_nothing(give_back_too: bool) -> None:
+    """Also when it is let in in the very moment in which it is cancelled."""
+    held = HeldBytes(10)
+    await held.take(6)
+    cancelled = trio.CancelScope()
+
+    async def wait_in_vain() -> None:
+        with cancelled:
+            await held.take(9)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_in_vain)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(held.take, 4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert held._held == 6
+        cancelled.cancel()
+        if give_back_too:
+            held.give_back(6)
+    assert held._held == (4 if give_back_too else 10)
+
+
 Step = tuple[str, int]
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("take"), st.integers(1, 12)),
         st.tuples(st.just("give back"), st.integers(0, 20)),
         st.tuples(st.just("cancel"), st.integers(0, 20)),
-        st.tuples(st.just("give back and cancel"), st.integers(0, 20)),
+        st.tuples(st.just("give back, cancel"), st.integers(0, 20)),
+        st.tuples(st.just("cancel, give back"), st.integers(0, 20)),
     ),
     max_size=40,
 )
 
 
 @given(STEPS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 async def test_held_bytes_are_first_come_first_served_within_the_bound(steps: list[Step]) -> None:
     """Against a list: who waits, in order; who is in; never above the bound unless alone; all is given back."""
     bytes_max = 10
@@ -597,10 +622,9 @@ async def test_held_bytes_are_first_come_first_served_within_the_bound(steps: li
                 scope = trio.CancelScope()
                 waiting.append((number, argument, scope))
                 nursery.start_soon(take, number, argument, scope)
-            if "give back" in step:
-                give_back(argument)
-            if "cancel" in step:
-                cancel(argument)
+            for act in step.split(", "):
+                if act != "take":
+                    {"give back": give_back, "cancel": cancel}[act](argument)
             await trio.testing.wait_all_tasks_blocked()
             assert held._held == sum(inside.values())
             assert held._held <= bytes_max or len(inside) == 1
@@ -650,6 +674,30 @@ async def test_replays_are_pipelined_with_what_runs_and_with_refusals() -> None:
         assert len(set(words) & answers) == 40
         road.connector.let_go.set()
         assert await client.heard(1) == ["end_turn"]
+
+
+async def test_at_most_sixteen_replays_of_one_connection_are_read_from_disk_at_once() -> None:
+    class SlowDisk(MemoryLedger):
+        reading = 0
+        let_go = trio.Event()
+
+        async def read_response(self, recorded: Recorded) -> bytes:
+            self.reading += 1
+            await self.let_go.wait()
+            return await super().read_response(recorded)
+
+    disk = SlowDisk()
+    road = Road(connector=answering(), ledger=disk)
+    async with served(road) as client, served(road) as other:
+        await client.send(asked("r1"))
+        answer = await client.receive()
+        await client.send(*[asked("r1")] * 40)
+        await trio.testing.wait_all_tasks_blocked()
+        assert disk.reading == 16
+        await other.send(asked("r2"))
+        assert await other.heard(1) == ["end_turn"]
+        disk.let_go.set()
+        assert [await client.receive() for _ in range(40)] == [answer] * 40
 
 
 async def test_c9_one_byte_changed_is_a_conflict_and_the_stored_reply_is_untouched() -> None:
