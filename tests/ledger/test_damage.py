@@ -168,14 +168,28 @@ async def test_bytes_of_a_provider_that_look_like_a_batch_are_none(open_ledger: 
 # --- whole and chained, and still no record of this version, or of this ledger's past -----------------------------
 
 
-def continued(content: bytes, framed: list[bytes]) -> bytes:
+def continued(content: bytes, framed: list[bytes], previous_head: bytes | None = None) -> bytes:
     """The segment with one more batch, as only its own writer could have made it."""
     found = read({FIRST: content})[1]
     header = on_disk.decode_segment_header(content[:BLOCK_BYTES])
     batch, _ = on_disk.encode_batch(
-        framed, salt=header.salt, segment=1, number=found.end.batch + 1, previous_head=found.end.head
+        framed,
+        salt=header.salt,
+        segment=1,
+        number=found.end.batch + 1,
+        previous_head=previous_head or found.end.head,
     )
     return content[: found.end.offset] + batch + content[found.end.offset + len(batch) :]
+
+
+async def test_a_batch_with_another_past_is_damage(open_ledger: OpenLedger, directory: Path) -> None:
+    """Whoever edits a record and mends its CRCs breaks the chain behind it."""
+    await session(open_ledger, [0], clean=False)
+    content = contents_of(directory)[FIRST]
+    framed = [on_disk.encode_record(v.RecordBody(begin=records.begin(1)))]
+    assert read({FIRST: continued(content, framed)})[0].reserved == 100
+    with pytest.raises(LedgerDamaged, match="a batch that continues the chain"):
+        read({FIRST: continued(content, framed, previous_head=b"h" * 32)})
 
 
 async def test_a_kind_of_another_version_is_refused_and_named_as_no_loss(

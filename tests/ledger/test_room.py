@@ -37,7 +37,7 @@ class Disk:
     def __init__(self, room: Room) -> None:
         self.room = room
         self.placed: list[tuple[Slot, int]] = []
-        self.ends: dict[int, int] = {}
+        self.ends: dict[Slot, int] = {}
         self.begins = 0
 
     def place(self, where: Slot, framed_bytes: int) -> None:
@@ -48,25 +48,24 @@ class Disk:
             where = self.placed[0][0]
             sizes = [size for its_slot, size in self.placed if its_slot is where]
             del self.placed[: len(sizes)]
-            end = self.ends.get(id(where), BLOCK_BYTES) + padded(BATCH_HEADER_BYTES + sum(sizes))
+            end = self.ends.get(where, BLOCK_BYTES) + padded(BATCH_HEADER_BYTES + sum(sizes))
             assert end <= SEGMENT_BYTES, "a batch is planned past the end of its segment"
-            self.ends[id(where)] = end
+            self.ends[where] = end
             self.room.landed(where, end, sizes)
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("begin"), st.integers(100, 3000)),
-        st.tuples(st.just("answer"), st.integers(100, 40_000)),
-        st.tuples(st.just("resolve"), st.integers(100, SETTLEMENT_BYTES)),
-        st.tuples(st.just("land"), st.just(0)),
-        st.tuples(st.just("spare"), st.just(0)),
-    ),
-    max_size=80,
+# Begins, and answers about as long as what is left, come often: only a ledger that is nearly full can break a promise.
+STEP = st.one_of(
+    st.tuples(st.just("begin"), st.integers(100, 5000)),
+    st.tuples(st.just("begin"), st.just(400)),
+    st.tuples(st.just("answer"), st.integers(100, 60_000)),
+    st.tuples(st.just("resolve"), st.integers(100, SETTLEMENT_BYTES)),
+    st.tuples(st.sampled_from(["land", "land", "spare"]), st.just(0)),
 )
+STEPS = st.lists(STEP, min_size=20, max_size=120)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(spares=st.integers(0, 3), steps=STEPS)
 def test_whatever_happened_every_live_request_can_be_settled_and_the_ledger_closed(
     spares: int, steps: list[tuple[str, int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -158,6 +159,94 @@ async def test_a_segment_that_cant_be_put_to_use_is_final(call: str, open_ledger
     assert not again.recovery.clean
     async with again.running():
         pass
+
+
+class OneBadSync(DiskFiles):
+    """The next sync after `armed` fails; later ones say that all is well, as the kernel does (LEDGER section 2.3)."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.syncs_after = 0
+
+    def sync(self, descriptor: int) -> None:
+        if self.armed:
+            self.syncs_after += 1
+            if self.syncs_after == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(descriptor)
+
+
+async def test_a_sync_that_failed_once_is_never_asked_again(open_ledger: OpenLedger) -> None:
+    files = OneBadSync()
+    ledger = open_ledger(files)
+    async with ledger.running():
+        await until_spares_are_ready(ledger)
+        while ledger.statistics().spares_ready < ledger._spares_wanted:
+            await trio.lowlevel.checkpoint()
+        files.armed = True
+        with pytest.raises(LedgerUnavailable, match="Input/output error"):
+            await ledger.begin(records.begin(1))
+        with pytest.raises(LedgerUnavailable):
+            await ledger.begin(records.begin(2))
+    assert files.syncs_after == 1
+
+
+class HeldSync(DiskFiles):
+    """While `held`, a sync of the segment in use waits."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.free.set()
+        self.waiting = threading.Event()
+
+    def sync(self, descriptor: int) -> None:
+        if not self.free.is_set():
+            self.waiting.set()
+            self.free.wait()
+        super().sync(descriptor)
+
+
+async def test_nothing_is_on_record_before_it_is_on_disk(open_ledger: OpenLedger) -> None:
+    files = HeldSync()
+    ledger = open_ledger(files)
+    async with ledger.running(), trio.open_nursery() as nursery:
+        while ledger.statistics().spares_ready < ledger._spares_wanted:
+            await trio.lowlevel.checkpoint()
+        files.free.clear()
+        nursery.start_soon(ledger.begin, records.begin(1))
+        while not files.waiting.is_set():
+            await trio.lowlevel.checkpoint()
+        assert ledger.find("dungeon", "request-1") is None
+        assert (ledger.statistics().records, ledger.statistics().live) == (1, 0)
+        for number in range(2, 10):
+            nursery.start_soon(ledger.begin, records.begin(number))
+        while ledger.statistics().queued < 8:
+            await trio.lowlevel.checkpoint()
+        files.free.set()
+    # Opened; the batch under way; all that gathered behind it in one; Closed.
+    assert (ledger.statistics().records, ledger.statistics().batches) == (1 + 1 + 8 + 1, 4)
+
+
+async def test_an_open_looks_past_the_page_cache(open_ledger: OpenLedger) -> None:
+    """A process before may have failed to write what the cache still shows (LEDGER section 0, finding 2)."""
+    seen: list[str] = []
+
+    class ColdFiles(DiskFiles):
+        def forget_cache(self, descriptor: int) -> None:
+            super().forget_cache(descriptor)
+            seen.append("forget")
+
+        def read(self, descriptor: int, length: int, offset: int) -> bytes:
+            if seen[-1:] != ["read"]:
+                seen.append("read")
+            return super().read(descriptor, length, offset)
+
+    for _ in range(2):
+        async with open_ledger().running():
+            pass
+    async with open_ledger(ColdFiles()).running():
+        pass
+    assert seen == ["forget", "read"] * 2
 
 
 async def test_a_bug_in_the_commit_thread_leaves_no_waiter_asleep(open_ledger: OpenLedger) -> None:
