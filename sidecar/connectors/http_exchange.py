@@ -39,7 +39,7 @@ from sidecar.contract.values import NOTHING_USED, FailureKind
 ERROR_BODY_BYTES_MAX: Final = 65_536
 _CONNECTED: Final = "connect_tcp.complete"
 _LEAVING: Final = "send_request_headers.started"  # the first trace event after which a byte of the request may leave
-_IDLE_SECONDS_MAX: Final = 30.0  # below the idle limits of common servers and gateways (60 s and more)
+_IDLE_SECONDS_MAX: Final = 4.0  # below the 5 s after which Node and uvicorn close what is idle; gateways wait longer
 
 for _talker in ("httpcore2", "httpx2"):
     logging.getLogger(_talker).setLevel(logging.WARNING)  # their debug lines quote headers
@@ -65,11 +65,16 @@ class ExchangeFault(Exception):
         self.kind = kind
 
 
-def new_client(*, idle_connections_max: int) -> httpx2.AsyncClient:
+def new_client(base_url: str, *, idle_connections_max: int) -> httpx2.AsyncClient:
     """A client that takes nothing from the environment, follows nothing, keeps no cookie and waits for no slot.
 
-    How many exchanges run at once is the service's to bound; this only says how many connections stay open after them.
+    How many exchanges run at once is the service's to bound; this only says how
+    many connections stay open after them. Over plain HTTP none does: making one
+    costs next to nothing there, llama.cpp's server often closes a kept one
+    unannounced, and a request that meets the closing can be neither told from
+    one that ran nor sent again.
     """
+    is_worth_keeping = base_url.startswith("https:")
     return httpx2.AsyncClient(
         headers={"user-agent": "model-sidecar"},
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
@@ -78,7 +83,7 @@ def new_client(*, idle_connections_max: int) -> httpx2.AsyncClient:
         timeout=None,
         limits=httpx2.Limits(
             max_connections=None,
-            max_keepalive_connections=idle_connections_max,
+            max_keepalive_connections=idle_connections_max if is_worth_keeping else 0,
             keepalive_expiry=_IDLE_SECONDS_MAX,
         ),
     )

@@ -48,7 +48,7 @@ def _openai_chat_keys(folder: Path) -> tuple[Key, ...]:
 def _openai_chat(config: ConnectorConfig, secret: Secret | None) -> Connector:
     assert config.base_url is not None
     return OpenAIChat(
-        new_client(idle_connections_max=config.concurrent_requests_max),
+        new_client(config.base_url, idle_connections_max=config.concurrent_requests_max),
         base_url=config.base_url,
         secret=secret.reveal() if secret else None,
         response_bytes_max=config.response_bytes_max,

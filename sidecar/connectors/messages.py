@@ -18,6 +18,7 @@ def clean_message(text: str, secret: str | None = None) -> str:
 
     Pieces of the secret go too: whoever wrote the text may have cut it, or masked only part of it.
     """
+    text = text[: MESSAGE_CHARACTERS_MAX + len(secret or "")]  # what can be shown at most; scrubbing all is slow
     if secret:
         text = scrubbed(text, secret)
     text = "".join(character if character.isprintable() else " " for character in text).strip()

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from sidecar.connectors.event_stream import EventStream, StreamFault
 from sidecar.connectors.failures import kind_of, words_of
 from sidecar.connectors.promise import Answer, ResponseTooLarge
-from sidecar.connectors.tool_calls import BrokenCall, CallPieces
+from sidecar.connectors.tool_calls import BrokenCall, CallPieces, WholeCall
 from sidecar.connectors.unicode_pieces import NotUnicode, UnicodePieces
 from sidecar.contract.values import FailureKind, StopReason, Usage
 from sidecar.rules.usage import UnusableUsage, plain_usage
@@ -91,6 +92,7 @@ class Lift:
         try:
             usage = self._lifted_usage()
         except UnusableUsage as fault:
+            self._emit(self._calls.what_is_whole())
             self._break("provider", f"the provider's usage can't be used: {fault}")
             return
         stop = STOP_REASONS.get(self._finish)
@@ -114,16 +116,18 @@ class Lift:
         if stop == "tool_use" and not calls and is_whole:
             self._break("provider", "the provider stopped for a tool call and made none", usage)
             return
-        try:
-            for call in calls:
-                self._answer.tool_call(call.call_id, call.name, call.arguments)
-        except ResponseTooLarge:
-            return  # the answer has failed by itself
+        self._answer.final_usage = usage
+        self._emit(calls)
         if self._refused and stop in _WHOLE_TURNS:
             stop = "refusal"
         elif calls and stop == "end_turn":
             stop = "tool_use"
         self._answer.complete(stop, usage, self._response_id)
+
+    def _emit(self, calls: list[WholeCall]) -> None:
+        with suppress(ResponseTooLarge):  # the answer has failed by itself
+            for call in calls:
+                self._answer.tool_call(call.call_id, call.name, call.arguments)
 
     def _lifted_usage(self) -> Usage | None:
         if self._usage is None:
@@ -173,15 +177,19 @@ class Lift:
             self._break("provider", "the provider's body has neither an error nor a finished answer")
 
     def _chunk(self, chunk: dict[str, Any], part: str) -> None:
-        if isinstance(chunk.get("usage"), dict):
-            self._usage = chunk["usage"]
+        usage = chunk["usage"] if isinstance(chunk.get("usage"), dict) else None
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error:
+            self._usage = usage or self._usage
             self._error(error if isinstance(error, dict) else {"message": str(error)})
             return
         if self._response_id is None and isinstance(chunk.get("id"), str) and chunk["id"].isprintable():
             self._response_id = self._clean(chunk["id"])[:_RESPONSE_ID_CHARACTERS_MAX] if chunk["id"] else None
-        choices = chunk.get("choices")
+        self._choices(chunk.get("choices"), part)
+        if usage is not None and self._finish is not None:
+            self._usage = usage  # what stands on earlier chunks is a running total, and no final count
+
+    def _choices(self, choices: object, part: str) -> None:
         if choices is None:
             return
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):

@@ -84,7 +84,7 @@ def _tool_members(request: ProviderRequest, dialect: Dialect) -> dict[str, Any]:
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    if json.loads(tool.parameters_json).get("type") != "object":
+    if json.loads(tool.parameters_json, parse_int=str).get("type") != "object":
         raise Rejected(f"the parameters of tool {tool.name:.80} are no schema of type object")
     return {
         "type": "function",

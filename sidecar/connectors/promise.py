@@ -93,6 +93,7 @@ class Answer:
     ) -> None:
         self.sent = False
         self.ended: Ended | None = None
+        self.final_usage: Usage | None = None  # set once it has come, for an answer that then proves too large
         self.notes: list[Note] = []
         self._call_ids = set(call_ids)
         self._response_bytes_max = response_bytes_max
@@ -154,7 +155,7 @@ class Answer:
     def _grow(self, added_bytes: int) -> None:
         self._response_bytes += added_bytes
         if self._response_bytes > self._response_bytes_max:
-            self.fail("result_size", f"the answer is larger than {self._response_bytes_max} bytes")
+            self.fail("result_size", f"the answer is larger than {self._response_bytes_max} bytes", self.final_usage)
             raise ResponseTooLarge
 
     def _close(self, payload: TransportEventPayload) -> None:

@@ -45,7 +45,6 @@ class _Asked(Struct, frozen=True):
     model: str
     last_text: str
     last_tool: str | None
-    echo: str
     input_tokens: int
 
 
@@ -142,8 +141,7 @@ def _asked(request: ProviderRequest) -> _Asked:
     last_tool = names.get(last.call_id) if isinstance(last, ToolResult) else None
     input_tokens = 1 + len(canonical.encode(request)) // _BYTES_PER_TOKEN
     last_text = texts[-1] if texts else "nothing was said"
-    echo = last_text if not isinstance(last, ToolResult) else f"{last_tool} says: {last.output or 'nothing'}"
-    return _Asked(request.model, last_text, last_tool, echo, input_tokens)
+    return _Asked(request.model, last_text, last_tool, input_tokens)
 
 
 def _echo(lowered: Lowered, answer: Answer) -> bool:
@@ -153,7 +151,7 @@ def _echo(lowered: Lowered, answer: Answer) -> bool:
         tool = request.tools[0]
         answer.tool_call(_fresh_call_id(lowered, answer), tool.name, _plain_arguments(tool.parameters_json))
         return False
-    words = _WORD.findall(asked.echo)
+    words = _WORD.findall(asked.last_text)
     for word in words[: request.max_output_tokens]:
         answer.text(word)
     return len(words) > request.max_output_tokens
@@ -167,12 +165,17 @@ def _fresh_call_id(lowered: Lowered, answer: Answer) -> str:
 
 def _plain_arguments(parameters_json: str) -> str:
     """A value for each required property that the schema types simply; the first of an enum where there is one."""
-    schema = json.loads(parameters_json)
+    schema = json.loads(parameters_json, parse_int=_short_integer)
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict) or not isinstance(required, list):
         return "{}"
     wanted = [name for name in required if isinstance(name, str)]
     return json.dumps({name: _plain_value(properties.get(name)) for name in wanted}, ensure_ascii=False)
+
+
+def _short_integer(digits: str) -> int:
+    """Python turns no text of more than 4,300 digits into an integer; JSON has no such bound."""
+    return int(digits) if len(digits) <= 400 else 0
 
 
 def _plain_value(schema: object) -> Any:

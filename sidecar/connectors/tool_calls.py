@@ -16,6 +16,7 @@ from sidecar.connectors.unicode_pieces import NotUnicode, joined
 from sidecar.contract.ids import is_id
 from sidecar.contract.json_text import NotJsonObject, check_object
 
+_LOOKS_MAX: Final = 16
 CALLS_MAX: Final = 1024
 
 
@@ -34,12 +35,20 @@ class WholeCall(Struct, frozen=True):
 class _Open:
     """One call while its pieces come."""
 
-    __slots__ = ("arguments", "call_id", "name")
+    __slots__ = ("arguments", "call_id", "looks", "name")
 
     def __init__(self) -> None:
         self.call_id = ""
         self.name = ""
         self.arguments: list[str] = []
+        self.looks = 0
+
+    def may_be_over(self) -> bool:
+        """Whether the next piece may begin another call. Looked at a few times only: each look reads all that came."""
+        if not any(self.arguments) or not "".join(self.arguments[-2:]).rstrip().endswith("}"):
+            return False
+        self.looks += 1
+        return self.looks <= _LOOKS_MAX and self.is_whole()
 
     def whole(self) -> WholeCall:
         if not is_id(self.name):
@@ -97,7 +106,7 @@ class CallPieces:
         if call_id:
             same = (call for call in self._calls if call.call_id == call_id)
             return next(same, None) or self._begun()
-        if not self._calls or (name and self._calls[-1].is_whole()):
+        if not self._calls or (name and self._calls[-1].may_be_over()):
             return self._begun()
         return self._calls[-1]
 

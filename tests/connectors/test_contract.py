@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import build
 from kit.connector_cases import BEHAVIOURS, CALL, CONNECTORS, TEXT, USED, Made
@@ -178,6 +178,7 @@ async def test_many_exchanges_at_once_do_not_mix(made: Made, behaviour: str) -> 
 
 
 @every_connector
+@settings(deadline=None, max_examples=40)
 @given(opaque=st.binary(max_size=80) | st.sampled_from([b"{}", b"[]", b'{"k":"scripted","m":"tiny","t":[],"v":1}']))
 async def test_a_reasoning_state_that_it_did_not_emit_is_left_out_and_counted(made: Made, opaque: bytes) -> None:
     async with made("text") as connector:

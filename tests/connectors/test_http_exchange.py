@@ -23,7 +23,7 @@ SECRET = "sk-canary-Zq8xW3vNpL5tRy2KmB7d"
 
 @asynccontextmanager
 async def a_client() -> AsyncIterator[httpx2.AsyncClient]:
-    client = new_client(idle_connections_max=4)
+    client = new_client("https:", idle_connections_max=4)  # which keeps connections, unlike one for plain HTTP
     try:
         yield client
     finally:
@@ -288,6 +288,15 @@ async def test_a_connection_is_used_again_after_a_body_that_was_read_to_its_end(
         for _ in range(3):
             assert await read(client, stub.url, an_answer()) == b"x"
     assert (stub.connections, len(stub.requests)) == (1, 3)
+
+
+async def test_over_plain_http_no_connection_is_kept() -> None:
+    async with stub_provider(chunked(b"x")) as stub:
+        client = new_client(stub.url, idle_connections_max=4)
+        for _ in range(3):
+            assert await read(client, stub.url, an_answer()) == b"x"
+        await client.aclose()
+    assert (stub.connections, len(stub.requests)) == (3, 3)
 
 
 async def test_a_kept_connection_that_the_server_closed_is_replaced_before_anything_is_sent() -> None:

@@ -28,7 +28,7 @@ async def asked(
 ) -> tuple[Ended, list[str], int, int]:
     """The end of the last answer, the authorization of each request, how many requests and how many connections."""
     async with stub_provider(reply) as stub:
-        connector = chat_at(stub.url, secret=secret, body_bytes_max=body_bytes_max)
+        connector = chat_at(stub.url, secret=secret, body_bytes_max=body_bytes_max, keeps_connections=True)
         for _ in range(times):
             lowered = connector.lower(build.request(), "tiny")
             answer = Answer(lowered.call_ids, 1_000_000)

@@ -67,9 +67,12 @@ async def openai_chat(behaviour: str) -> AsyncIterator[Connector]:
             await connector.aclose()
 
 
-def chat_at(url: str, *, secret: str | None = None, body_bytes_max: int = 10_000_000) -> OpenAIChat:
+def chat_at(
+    url: str, *, secret: str | None = None, body_bytes_max: int = 10_000_000, keeps_connections: bool = False
+) -> OpenAIChat:
+    """`keeps_connections`: as it would with a server that is reached over TLS."""
     return OpenAIChat(
-        new_client(idle_connections_max=4),
+        new_client("https:" if keeps_connections else url, idle_connections_max=4),
         base_url=url,
         secret=secret,
         response_bytes_max=1_000_000,

@@ -73,7 +73,7 @@ async def test_the_lifted_usage_is_what_the_server_itself_counted(llama_server: 
             answer = await asked(connector, request)
             after = counted(llama_server)
             usage = end(answer).usage
-            assert usage is not None
+            assert usage is not None, end(answer)
             assert usage.input_tokens == after["prompt_tokens_total"] - before["prompt_tokens_total"]
             assert usage.cache_read_tokens == after["prompt_tokens_cached_total"] - before["prompt_tokens_cached_total"]
             assert usage.output_tokens == after["tokens_predicted_total"] - before["tokens_predicted_total"]
@@ -88,7 +88,7 @@ async def test_the_token_bound_cuts_and_is_said(llama_server: Llama) -> None:
         for _ in range(10):
             answer = await asked(connector, build.request(max_output_tokens=3))
             usage = end(answer).usage
-            assert usage is not None
+            assert usage is not None, end(answer)
             assert usage.output_tokens <= 3
             stops.add(end(answer).stop_reason)
             if end(answer).stop_reason == "max_output_tokens":
