@@ -15,8 +15,9 @@ from typing import Any, Final
 
 LEVELS_MAX: Final = 64
 
-# A string is skipped whole, so that brackets inside it don't count as levels.
-_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# A string is skipped whole, so that brackets inside it don't count as levels. One that never ends is a
+# string up to the end of the text: were it no token, each quote inside it would be tried again, in quadratic time.
+_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
 class NotJsonObject(ValueError):

@@ -7,6 +7,7 @@ twice except to finish a write that the kernel took only part of.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 _IOV_MAX: Final = 512
+_PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
+_libc: Final = ctypes.CDLL(None)
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -93,6 +96,19 @@ class DiskFiles:
         for place in reversed([p for p in (path, *path.parents) if not p.exists()]):
             place.mkdir(mode=0o700 if place == path else 0o755)
             self.sync_directory(place.parent)
+
+    def give_back_zeros(self, path: Path, offset: int) -> None:
+        """Frees the disk blocks of zeros from here to the file's end; the file's size and content stay the same.
+
+        A courtesy: a file system that can't is left alone.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            length = os.fstat(descriptor).st_size - offset
+            if length > 0:
+                _libc.fallocate64(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(length))
+        finally:
+            os.close(descriptor)
 
     def free_bytes(self, directory: Path) -> int:
         status = os.statvfs(directory)

@@ -127,6 +127,9 @@ class Ledger:
             files.sync_directory(directory)
             found = recovery.read(files, directory, replayed.take, cold=True)
             set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None
+            if found.end.segment and not found.tail:
+                path = recovery.segment_path(directory, found.end.segment)
+                files.give_back_zeros(path, found.end.offset)  # else each start would keep a whole segment's space
             summary = Recovery(
                 clean=found.end.closed,
                 segments=found.segments,
@@ -170,13 +173,14 @@ class Ledger:
         framed = on_disk.encode_record(RecordBody(opened=opened))
         self._writer.write_first(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
 
-    def _explain(self, needed_bytes: int, error: OSError) -> str:
+    def _explain(self, needed_bytes: int, error: Exception) -> str:
         try:
             had = f"{self._files.free_bytes(self._directory)} are free"
         except OSError as unknown:
             had = f"how many are free can't be told ({unknown.strerror or unknown})"
         return (
-            f"no spare segment can be made ({error.strerror or error}): {needed_bytes} bytes are needed and"
+            f"no spare segment can be made ({getattr(error, 'strerror', None) or error}):"
+            f" {needed_bytes} bytes are needed and"
             f" {had} in {self._directory}; {_DISK_FULL_ADVICE}"
         )
 
@@ -210,6 +214,8 @@ class Ledger:
             closing.callback(self._files.close, self._lock)
             for slot in {self._writer.slot, self._room.current, *self._room.spares}:
                 closing.callback(self._files.close, slot.descriptor)
+            for spare in self._room.spares:
+                closing.callback(self._files.unlink, spare.path)
 
     @property
     def low_water_unix_ms(self) -> int:

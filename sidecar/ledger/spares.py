@@ -50,7 +50,7 @@ class SpareMaker:
     def __init__(
         self,
         make: Callable[[], Slot],
-        explain: Callable[[OSError], str],
+        explain: Callable[[Exception], str],
         on_made: Callable[[Slot], None],
         on_failed: Callable[[str], None],
     ) -> None:
@@ -87,7 +87,7 @@ class SpareMaker:
                     return
             try:
                 spare = self._make()
-            except OSError as error:
+            except Exception as error:  # a bug too is pressure that says why: begins must not be refused without a word
                 self._on_failed(self._explain(error))
                 with self._change:
                     self._change.wait_for(lambda: self._stopping, timeout=RETRY_SECONDS)

@@ -20,7 +20,8 @@ import trio
 
 from sidecar.contract.frames import BadFrame, parse
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
-from sidecar.service.exchange import Admitted, Answered, Exchange, Replay, error_frame
+from sidecar.service.errors import error_frame
+from sidecar.service.exchange import Admitted, Answered, Exchange, Replay
 from sidecar.service.held import HeldBytes
 
 _RECEIVE_BYTES: Final = 65_536
@@ -62,6 +63,7 @@ class Connection:
         frame_bytes_max: int,
         frame_timeout_seconds: float,
         start_request: StartSoon,
+        start_replay: StartSoon,
         start_writer: StartSoon,
     ) -> None:
         self._stream = stream
@@ -71,6 +73,7 @@ class Connection:
         self._splitter = FrameSplitter(frame_bytes_max)
         self._frame_timeout_seconds = frame_timeout_seconds
         self._start_request = start_request
+        self._start_replay = start_replay
         self._start_writer = start_writer
         self._outgoing: deque[bytes] = deque()
         self._unsent_bytes = 0
@@ -78,6 +81,7 @@ class Connection:
         self._broken = False
         self._under_way = 0
         self._replaying = 0
+        self._coming_bytes = 0  # of replays that are being read back
         self._changed = trio.Event()
 
     async def serve(self) -> None:
@@ -106,7 +110,10 @@ class Connection:
                 return
             self._take(frame)
             await self._until(
-                lambda: self._broken or (self._unsent_bytes <= _UNSENT_BYTES_MAX and self._replaying < _REPLAYS_MAX)
+                lambda: (
+                    self._broken
+                    or (self._unsent_bytes + self._coming_bytes <= _UNSENT_BYTES_MAX and self._replaying < _REPLAYS_MAX)
+                )
             )
 
     async def _next_frame(self) -> bytes | None:
@@ -161,8 +168,9 @@ class Connection:
             self._send(decision.frame)
         else:
             self._under_way += 1
+            self._coming_bytes += decision.length_bytes
             self._replaying += 1
-            self._start_request(partial(self._replay, decision))
+            self._start_replay(partial(self._replay, decision))
 
     async def _carry(self, admitted: Admitted, held_bytes: int) -> None:
         answer = await self._exchange.carry(admitted)
@@ -172,6 +180,7 @@ class Connection:
     async def _replay(self, replay: Replay) -> None:
         answer = await self._exchange.replay(replay)
         self._replaying -= 1
+        self._coming_bytes -= replay.length_bytes
         self._finish(answer)
 
     def _finish(self, answer: bytes) -> None:

@@ -4,7 +4,8 @@
     +-- ledger.running()          the commit thread and the spare preparer
         +-- requests              admitted requests and replays; nothing cancels them, what ends them is their own end
             +-- connections       the accept loop, one reader a connection, a writer while there is work
-            +-- watch             signals, the ledger's health; decides how it all ends
+            +-- the first end     a drain or a poisoned ledger, whichever comes first
+    +-- signals                   counted from first to last, so that none of them ends the process by itself
 
 An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
 `drain_seconds_max`, a second signal shortens it, the rest is cancelled and
@@ -16,10 +17,13 @@ Source: CONTRACT sections 4 and 6.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -40,6 +44,27 @@ DISK_ERROR: Final = os.EX_IOERR
 _POISONED_SECONDS_MAX: Final = 10.0  # CONTRACT section 4
 _LEDGER_SECONDS_MAX: Final = 10.0  # how long past the drain the ledger may take to answer
 _FLUSH_SECONDS_MAX: Final = 2.0  # how long the last answers may take to be read
+
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def _accept_faults_in(log: Log) -> Iterator[None]:
+    """Trio tells a failed accept (no descriptors left) to a logger of its own, with a traceback: one line is enough."""
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.warning("accept_failed", why=record.exc_info[1] if record.exc_info else record.getMessage())
+
+    told, logger = Told(), logging.getLogger("trio.serve_listeners")
+    logger.addHandler(told)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(told)
+        logger.propagate = True
 
 
 def unix_ms() -> int:
@@ -105,23 +130,47 @@ class Daemon:
         self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms)
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
-        self._hurry = trio.Event()
+        self._signals = 0
 
     async def run(self, bound: Bound) -> int:
         """From the first accept to the exit code. The ledger is closed when this returns."""
-        async with self._ledger.running(), trio.open_nursery() as requests, trio.open_nursery() as connections:
-            self._requests = _Tasks(requests, self._changed)
-            self._writers = _Tasks(connections, self._changed)
-            self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
-            listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
-            connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
-            self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
-            code = await self._first_end()
-            connections.cancel_scope.cancel()
-        for connector in self._connectors.values():
-            await connector.aclose()
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # what is restored below: no signal may end us before the exit code
+        with trio.open_signal_receiver(*_STOP_SIGNALS) as signals, _accept_faults_in(self._log):
+            async with trio.open_nursery() as whole:
+                whole.start_soon(self._count_signals, signals)
+                code = await self._run(bound)
+                whole.cancel_scope.cancel()
         self._log.info("stopped", exit_code=code)
         return code
+
+    async def _run(self, bound: Bound) -> int:
+        last_patience = threading.Timer(_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX, self._die, (DISK_ERROR,))
+        last_patience.daemon = True
+        try:
+            async with self._ledger.running(), trio.open_nursery() as requests, trio.open_nursery() as connections:
+                self._requests = _Tasks(requests, self._changed)
+                self._replays = _Tasks(requests, self._changed)
+                self._writers = _Tasks(connections, self._changed)
+                self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
+                listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
+                connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
+                self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
+                code = await self._first_end()
+                # From here on only the disk can make us wait, in threads that can't be cancelled.
+                last_patience.start()
+                connections.cancel_scope.cancel()
+            for connector in self._connectors.values():
+                await connector.aclose()
+        finally:
+            last_patience.cancel()
+        return DISK_ERROR if self._ledger.poisoned else code
+
+    async def _count_signals(self, signals: AsyncIterator[int]) -> None:
+        """The first one begins the drain, a second one ends its patience, any more change nothing."""
+        async for _ in signals:
+            self._signals += 1
+            self._changed.unpark_all()
 
     async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
         daemon = self._config.daemon
@@ -133,6 +182,7 @@ class Daemon:
             frame_bytes_max=daemon.frame_bytes_max,
             frame_timeout_seconds=daemon.frame_timeout_seconds,
             start_request=self._requests.start_soon,
+            start_replay=self._replays.start_soon,
             start_writer=self._writers.start_soon,
         )
         try:
@@ -156,26 +206,17 @@ class Daemon:
         return codes[0]
 
     async def _drain(self) -> int:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            await anext(signals)
-            self._log.info("draining", running=self._requests.count, seconds_max=self._config.daemon.drain_seconds_max)
-            self._exchange.draining = True
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._second_signal, signals)
-                await self._finish_requests()
-                nursery.cancel_scope.cancel()
+        await self._until(lambda: self._signals > 0)
+        self._log.info("draining", running=self._requests.count, seconds_max=self._config.daemon.drain_seconds_max)
+        self._exchange.draining = True
+        await self._finish_requests()
         with trio.move_on_after(_FLUSH_SECONDS_MAX):
-            await self._until(lambda: self._writers.count == 0)
+            await self._until(lambda: self._replays.count == 0 and self._writers.count == 0)
         return os.EX_OK
-
-    async def _second_signal(self, signals: AsyncIterator[int]) -> None:
-        await anext(signals)
-        self._hurry.set()
-        self._changed.unpark_all()
 
     async def _finish_requests(self) -> None:
         with trio.move_on_after(self._config.daemon.drain_seconds_max):
-            await self._until(lambda: self._requests.count == 0 or self._hurry.is_set())
+            await self._until(lambda: self._requests.count == 0 or self._signals > 1)
         if self._requests.count:
             self._log.warning("cancelling", running=self._requests.count)
         self._exchange.stop("the daemon was stopped while this request ran")

@@ -22,14 +22,11 @@ from sidecar.connectors.promise import Answer, Connector, Lowered, Rejected, Res
 from sidecar.contract import canonical
 from sidecar.contract.frames import BrokenInvocation, Invocation
 from sidecar.contract.values import (
-    TRANSPORT_ERROR,
     BeginRecord,
     CompletedRecord,
     PriceRow,
     ProviderRequest,
     Refusal,
-    TransportError,
-    TransportErrorCode,
     TransportEventPayload,
     refused,
 )
@@ -40,6 +37,7 @@ from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service import settlement
+from sidecar.service.errors import error_frame
 from sidecar.service.settlement import Settled
 
 
@@ -55,6 +53,11 @@ class Replay(Struct, frozen=True):
     caller: str
     request_id: str
     recorded: Recorded
+
+    @property
+    def length_bytes(self) -> int:
+        """About how much memory the answer will take."""
+        return self.recorded.completed.length if self.recorded.completed else 0
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
@@ -84,17 +87,6 @@ class _Terms(Struct, frozen=True):
     rows: tuple[PriceRow, ...]
     input_bound_tokens: int
     worst_case_micro_usd: int
-
-
-def error_frame(
-    code: TransportErrorCode, message: str, caller: str | None = None, request_id: str | None = None
-) -> bytes:
-    """The canonical transport error, without its length prefix."""
-    return canonical.encode(
-        TransportError(
-            schema_id=TRANSPORT_ERROR, code=code, message=message, caller_runtime_id=caller, request_id=request_id
-        )
-    )
 
 
 def _refuse(refusal: Refusal, why: str | None) -> None:

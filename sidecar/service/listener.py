@@ -22,7 +22,7 @@ from sidecar.config.values import Config
 from sidecar.contract.values import TransportErrorCode
 from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
-from sidecar.service.exchange import error_frame
+from sidecar.service.errors import error_frame
 from sidecar.service.peer import Peer, may_act, read_peer
 
 _BACKLOG: Final = 128
@@ -44,7 +44,7 @@ def bind(path: Path, mode: int) -> socket.socket:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise SocketUnavailable(f"{path}: {error.strerror}") from error
+        raise SocketUnavailable(f"{path}: {error.strerror or error}") from error
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     umask = os.umask(0o777 & ~mode)
     try:
@@ -52,7 +52,7 @@ def bind(path: Path, mode: int) -> socket.socket:
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        raise SocketUnavailable(f"{path}: {error.strerror}") from error
+        raise SocketUnavailable(f"{path}: {error.strerror or error}") from error
     finally:
         os.umask(umask)
     return listening

@@ -101,11 +101,11 @@ def _unit(connected: ConnectedSocket) -> str | None:
             None  # older kernels say ENOPROTOOPT or EINVAL: the unit is not known, and a rule that asks for one fails
         )
     try:
-        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text(errors="replace")
         pid = re.search(r"^Pid:\s*(-?\d+)$", info, re.MULTILINE)
         if pid is None or int(pid[1]) <= 0:
             return None
-        cgroup = Path(f"/proc/{pid[1]}/cgroup").read_text()
+        cgroup = Path(f"/proc/{pid[1]}/cgroup").read_text(errors="replace")
         return None if _has_exited(pidfd) else unit_of(cgroup)
     except OSError:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sidecar.connectors.messages import clean_message
 from sidecar.connectors.promise import Ended
@@ -94,7 +94,8 @@ def settle(
 
 def too_large(begin: BeginRecord, settled: Settled, why: str) -> Settled:
     """The same end without its events, for an answer that can't be carried or recorded whole; its usage is kept."""
-    return _failed(begin, "result_size", why, settled.usage, (), (*settled.notes, "result_degraded"))
+    degraded = _failed(begin, "result_size", why, settled.usage, (), (*settled.notes, "result_degraded"))
+    return structs.replace(degraded, charge_micro_usd=settled.charge_micro_usd)  # the bound is charged as a reservation
 
 
 def _failed(

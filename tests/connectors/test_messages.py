@@ -58,3 +58,10 @@ def test_control_characters_and_lone_surrogates_become_spaces() -> None:
 @pytest.mark.parametrize("nothing", ["", "   ", "\x00\n"])
 def test_silence_is_said(nothing: str) -> None:
     assert clean_message(nothing) == "the provider gave no reason"
+
+
+def test_a_huge_message_is_cut_before_it_is_cleaned_and_shows_no_secret() -> None:
+    secret = "sk-canary-Zq8xW3vNpL5tRy2KmB7d"
+    cleaned = clean_message("x" * 1010 + secret + "y" * 9_000_000 + secret, secret)
+    assert len(cleaned) <= 1024
+    assert secret[:8] not in cleaned

@@ -503,3 +503,37 @@ def test_no_json_at_all_raises_and_the_answer_always_ends(chunks: list[Any]) -> 
 def test_no_choice_at_all_raises(parts: list[Any]) -> None:
     stream = "".join(f"data: {json.dumps({'choices': [{'delta': one, **one}]})}\n\n" for one in parts)
     assert lifted(stream).ended is not None
+
+
+def running(output: int) -> dict[str, int]:
+    return {"prompt_tokens": 10, "completion_tokens": output}
+
+
+def test_a_running_total_is_no_final_usage() -> None:
+    """Counts on every chunk, then an error without any: what was billed is not known."""
+    broken = lifted(chunk({"content": "half"}, usage=running(1)), chunk(error={"message": "overloaded"}))
+    assert end(broken).usage is None
+    cut = lifted(chunk({"content": "half"}, usage=running(1)), chunk({}, "stop"))
+    assert (end(cut).stop_reason, end(cut).usage) == ("end_turn", None)
+    whole = lifted(chunk({"content": "all"}, usage=running(1)), chunk({}, "stop", usage=running(2)))
+    assert end(whole).usage == used(10, 2)
+
+
+def test_calls_that_are_too_large_keep_the_usage_that_came_with_the_end() -> None:
+    answer = Answer(frozenset(), 100)
+    answer.sent = True
+    lift = Lift(answer, lambda text: text, document_bytes_max=100_000)
+    call = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": json.dumps({"at": "x" * 500})}}
+    for event in (chunk({"tool_calls": [call]}), chunk({}, "tool_calls", usage=running(7))):
+        lift.feed(event.encode())
+    lift.close()
+    assert (end(answer).kind, end(answer).usage) == ("result_size", used(10, 7))
+
+
+def test_many_named_pieces_without_an_index_are_looked_at_a_few_times_only() -> None:
+    """Looking at all that came again for every piece takes minutes for these."""
+    first = {"id": "c1", "function": {"name": "look", "arguments": '{"a": "' + "x" * 1_000_000 + "}"}}
+    more = {"function": {"name": "look", "arguments": "}"}}
+    pieces = [chunk({"tool_calls": [first]}), *[chunk({"tool_calls": [more]})] * 3000]
+    answer = lifted(*pieces, chunk({}, "tool_calls", usage=running(7)), document_bytes_max=4_000_000)
+    assert end(answer).kind == "provider"

@@ -166,3 +166,10 @@ def test_what_the_api_cannot_take_is_rejected_before_sending(
 )
 def test_the_path_is_joined_right_whatever_the_base_brings(base: str, url: str) -> None:
     assert endpoint(base) == url
+
+
+def test_a_schema_with_an_integer_of_any_length_goes_out_as_it_stands() -> None:
+    schema = '{"type": "object", "maximum": ' + "9" * 5000 + "}"
+    tool = build.v.ToolDefinition(name="look", description="", parameters_json=schema)
+    lowered = lower(build.request(tools=(tool,)), "tiny", Dialect())
+    assert b"9" * 5000 in lowered.body

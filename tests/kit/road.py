@@ -187,6 +187,7 @@ class Road:
             self.exchange,
             held,
             start_request=nursery.start_soon,
+            start_replay=nursery.start_soon,
             start_writer=nursery.start_soon,
             **terms,
         )

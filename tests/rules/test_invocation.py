@@ -191,3 +191,9 @@ def test_f9_each_call_is_answered_once_before_the_next_assistant_turn(
     items: tuple[v.InputItem, ...], is_fine: bool
 ) -> None:
     assert (request_complaint(*items) is None) == is_fine
+
+
+@pytest.mark.parametrize("text", ['{"a":"' + '\\"' * 500_000, '{"a":"' + "x" * 900_000 + "\\", '"' * 900_001])
+def test_a_long_text_with_an_unterminated_string_is_judged_in_one_pass(text: str) -> None:
+    """Each character is looked at once; a check that tries every quote again takes hours for this one."""
+    assert request_complaint(output_schema_json=text) is not None

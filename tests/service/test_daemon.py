@@ -235,3 +235,63 @@ def test_a_failed_write_or_sync_in_use_ends_the_daemon_with_74(tmp_path: Path, c
     with running_daemon(tmp_path) as daemon, daemon.connect() as client:
         assert [client.ask(frame) for frame in frames[:4]] == answers
         assert said(client.ask(frames[4])) in ("Indeterminate", "end_turn")
+
+
+def test_any_number_of_signals_still_ends_with_0_and_a_clean_ledger(tmp_path: Path) -> None:
+    for _ in range(3):
+        with running_daemon(tmp_path) as daemon:
+            for _ in range(20):
+                os.kill(daemon.pid, signal.SIGTERM)
+            assert daemon.process.wait(timeout=30) == 0
+    with running_daemon(tmp_path) as daemon:
+        assert "clean=True" in daemon.log()
+
+
+def test_a_ledger_that_failed_exits_with_74_also_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    inject = ["-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=10"]
+    running = running_daemon(tmp_path, wrapper=["strace", "-f", "-qq", "-o", "/dev/null", *inject])
+    with running as daemon, daemon.connect() as client:
+        for number in range(4):
+            client.ask(invocation(f"r{number}"))
+        assert said(client.ask(invocation("r5"))) == "ledger_unavailable"
+        os.kill(daemon.pid, signal.SIGTERM)
+        assert daemon.process.wait(timeout=30) == 74
+
+
+def test_starting_again_and_again_does_not_pile_up_disk(tmp_path: Path) -> None:
+    """Each start has a segment of its own; what the ones before left unused is given back."""
+    for number in range(6):
+        with running_daemon(tmp_path) as daemon, daemon.connect() as client:
+            client.ask(invocation(f"r{number}"))
+            if number % 2:
+                assert daemon.stop() == 0
+            else:
+                daemon.kill()
+    with running_daemon(tmp_path):
+        taken = sum(path.stat().st_blocks * 512 for path in (tmp_path / "ledger").glob("*.segment"))
+    assert taken <= 2 * 1_048_576
+
+
+def test_replays_do_not_hold_up_the_drain(tmp_path: Path) -> None:
+    frame = invocation("r1")
+    with running_daemon(tmp_path) as daemon, daemon.connect() as client:
+        client.ask(frame)
+        stopping = threading.Event()
+
+        def replay() -> None:
+            with daemon.connect() as again:
+                while not stopping.is_set():
+                    again.send(frame)
+                    if again.receive() is None:
+                        return
+
+        thread = threading.Thread(target=replay)
+        thread.start()
+        try:
+            assert daemon.stop() == 0
+        finally:
+            stopping.set()
+            thread.join()
+        assert "cancelling" not in daemon.log()

@@ -17,6 +17,7 @@ from sidecar.connectors.script import Rule, ScriptedFailure
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import canonical
 from sidecar.contract import values as v
+from sidecar.service.errors import error_frame
 from sidecar.service.exchange import Admitted
 
 
@@ -344,3 +345,17 @@ def padded_to(micro_usd: int, request_id: str) -> v.ProviderRequest:
     bytes_wanted = (micro_usd * 1_000_000 - 11_000_027) // 5_000_011
     missing = bytes_wanted - len(canonical.encode(asked))
     return build.request(request_id=request_id, max_output_tokens=1, instructions="x" * (missing - 2))
+
+
+async def test_an_answer_too_large_to_carry_whose_usage_was_the_bound_still_costs_the_reservation() -> None:
+    road = Road(connector=scripted(deltas=("x" * 5000,), usage="absent"), usage="bound")
+    road.ledger.room_bytes = 2000
+    answer = await road.answer(build.frame())
+    assert said(answer) == "result_size"
+    assert receipt(answer)["cost_micro_usd"] == road.ledger.begins[0].reservation_micro_usd
+
+
+def test_a_transport_error_is_short_whatever_the_client_sent() -> None:
+    frame = msgpack.unpackb(error_frame("malformed_frame", "the key " + "\n\x00" * 8_000_000))
+    assert len(frame["message"]) <= 1024
+    assert frame["message"].isprintable()
