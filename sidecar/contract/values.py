@@ -326,6 +326,9 @@ class BeginRecord(Value, frozen=True):
     cache_retention: CacheRetention | None = None
 
 
+STORED_AS_IS = b"\x00"  # the flag byte before a response that is stored as it was sent
+
+
 class CompletedRecord(Value, frozen=True):
     """A request is settled: the charge, and the response frame exactly as sent.
 

@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 
 from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract.values import (
+    STORED_AS_IS,
     BeginRecord,
     ClosedRecord,
     CompletedRecord,
@@ -41,7 +42,6 @@ from sidecar.ledger.room import NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.writer import Append, Writer
 
-AS_IS: Final = 0  # the flag byte of a response that is stored as it was sent
 _LOCK_NAME: Final = "lock"
 _DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
 
@@ -336,7 +336,7 @@ class Ledger:
             recorded.begin.offset,
         ):
             raise LedgerUnavailable("the recorded answer can't be read back: another record stands in its place")
-        if completed.response[:1] != bytes([AS_IS]):
+        if completed.response[:1] != STORED_AS_IS:
             raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
         return completed.response[1:]
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import trio
 
 from sidecar.contract.frames import BadFrame, parse
-from sidecar.rules.framing import FrameSize, FrameSplitter, framed
+from sidecar.rules.framing import PREFIX_BYTES, FrameSize, FrameSplitter, framed
 from sidecar.service.errors import error_frame
 from sidecar.service.exchange import Admitted, Answered, Exchange, Replay
 from sidecar.service.held import HeldBytes
@@ -204,7 +204,7 @@ class Connection:
             while self._outgoing and not self._broken:
                 outgoing = self._outgoing.popleft()
                 await self._stream.send_all(outgoing)
-                self._unsent_bytes -= len(outgoing) - 4
+                self._unsent_bytes -= len(outgoing) - PREFIX_BYTES
                 self._wake()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._broken = True

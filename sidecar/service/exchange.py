@@ -22,6 +22,7 @@ from sidecar.connectors.promise import Answer, Connector, Lowered, Rejected, Res
 from sidecar.contract import canonical
 from sidecar.contract.frames import BrokenInvocation, Invocation
 from sidecar.contract.values import (
+    STORED_AS_IS,
     BeginRecord,
     CompletedRecord,
     PriceRow,
@@ -262,7 +263,7 @@ class Exchange:
             return self._unavailable(live, fault)
         self._reservations.settle(live, record.charge_micro_usd)
         self._log_end(begin, record)
-        return record.response[len(settlement.AS_IS) :]
+        return record.response[len(STORED_AS_IS) :]
 
     async def _ask_and_record(self, admitted: Admitted, place: Place) -> CompletedRecord:
         begin, connector = admitted.begin, self._config.connectors[admitted.live.connector]
@@ -327,7 +328,7 @@ class Exchange:
             )
 
         record = made(settled)
-        if len(record.response) - len(settlement.AS_IS) > frame_bytes_max:
+        if len(record.response) - len(STORED_AS_IS) > frame_bytes_max:
             return made(settlement.too_large(begin, settled, f"the result's frame is over {frame_bytes_max} bytes"))
         if not self._ledger.room_for(record):
             return made(settlement.too_large(begin, settled, "the ledger has no room for the whole answer"))

@@ -24,9 +24,9 @@ from typing import Final, Protocol, overload
 
 from msgspec import Struct
 
+from sidecar.config.tables import NOBODY_UID
 from sidecar.config.values import PeerRule
 
-NOBODY_UID: Final = 65534
 _SO_PEERGROUPS: Final = 59
 _SO_PEERPIDFD: Final = 77  # Linux 6.5; Python 3.11 has no name for it
 _UCRED: Final = struct.Struct("3i")

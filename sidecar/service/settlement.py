@@ -16,6 +16,7 @@ from sidecar.connectors.messages import clean_message
 from sidecar.connectors.promise import Ended
 from sidecar.contract import canonical
 from sidecar.contract.values import (
+    STORED_AS_IS,
     TRANSPORT_RECEIPT,
     TRANSPORT_RESULT,
     U64_MAX,
@@ -37,7 +38,6 @@ from sidecar.contract.values import (
 from sidecar.rules.pricing import charge_micro_usd
 
 UsagePolicy = Literal["required", "bound", "estimate"]
-AS_IS = b"\x00"  # the flag byte before a stored response
 
 
 class Settled(Struct, frozen=True, kw_only=True):
@@ -173,6 +173,6 @@ def completed_record(
         first_event_at_unix_ms=first_event_at_unix_ms,
         outcome=failed.kind if failed else "completed",
         notes=settled.notes,
-        response=AS_IS + frame,
+        response=STORED_AS_IS + frame,
         usage=settled.usage,
     )
