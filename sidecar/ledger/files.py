@@ -18,6 +18,8 @@ from typing import Final
 _IOV_MAX: Final = 512
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
 _libc: Final = ctypes.CDLL(None)
+# Not every libc has the first; where it doesn't, the second takes 64-bit offsets.
+_fallocate: Final = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -105,8 +107,8 @@ class DiskFiles:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             length = os.fstat(descriptor).st_size - offset
-            if length > 0:
-                _libc.fallocate64(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(length))
+            if length > 0 and _fallocate:
+                _fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(length))
         finally:
             os.close(descriptor)
 

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -210,12 +210,19 @@ class Ledger:
         self._writer.stop()
         await trio.to_thread.run_sync(self._writer.join)
         await trio.to_thread.run_sync(self._spare_maker.join)
-        with ExitStack() as closing:  # all of them, the lock last, whichever of them fails
-            closing.callback(self._files.close, self._lock)
-            for slot in {self._writer.slot, self._room.current, *self._room.spares}:
-                closing.callback(self._files.close, slot.descriptor)
-            for spare in self._room.spares:
-                closing.callback(self._files.unlink, spare.path)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Spares, segments, and last the lock. What fails here loses nothing: all that was acknowledged is synced, the
+        next open removes spares, and how the process ends is for `poisoned` to say."""
+        for spare in self._room.spares:
+            with suppress(OSError):
+                self._files.unlink(spare.path)
+        for slot in {self._writer.slot, self._room.current, *self._room.spares}:
+            with suppress(OSError):
+                self._files.close(slot.descriptor)
+        with suppress(OSError):
+            self._files.close(self._lock)
 
     @property
     def low_water_unix_ms(self) -> int:

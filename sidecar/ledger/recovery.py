@@ -39,7 +39,7 @@ from sidecar.ledger.index import Index
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 _SCAN_BYTES: Final = 1 << 20
-_ZEROS: Final = memoryview(bytes(_SCAN_BYTES))
+_ZEROS: Final = bytes(_SCAN_BYTES)  # bytes, because a memoryview is compared element by element
 
 Behind = Literal["zeros", "bytes", "batch"]
 Decision = Literal["go_on", "set_aside", "damaged"]
@@ -264,7 +264,7 @@ class _Segment:
         begin, last = self._found.end.offset, 0
         for at in range(begin, self._size, _SCAN_BYTES):
             chunk = self._files.read(self._descriptor, _SCAN_BYTES, at)
-            if chunk == _ZEROS[: len(chunk)]:  # as nearly all are: compared at once, not byte by byte
+            if chunk == _ZEROS[: len(chunk)]:  # as nearly all are
                 continue
             kept = len(chunk.rstrip(b"\0"))
             last = at + kept

@@ -191,6 +191,55 @@ async def test_a_sync_that_failed_once_is_never_asked_again(open_ledger: OpenLed
     assert files.syncs_after == 1
 
 
+class ReadOnlyDisk(OneBadSync):
+    """What ext4 does after an error: nothing is written or removed any more."""
+
+    def unlink(self, path: Path) -> None:
+        if self.armed:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        super().unlink(path)
+
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)
+        if self.armed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+async def test_a_disk_that_fails_to_the_very_end_is_left_quietly_and_the_lock_with_it(open_ledger: OpenLedger) -> None:
+    files = ReadOnlyDisk()
+    ledger = open_ledger(files)
+    async with ledger.running():
+        while ledger.statistics().spares_ready < ledger._spares_wanted:
+            await trio.lowlevel.checkpoint()
+        files.armed = True
+        with pytest.raises(LedgerUnavailable, match="Input/output error"):
+            await ledger.begin(records.begin(1))
+    assert ledger.poisoned is not None
+    async with open_ledger().running():
+        pass
+
+
+async def test_no_spare_is_left_behind_by_a_clean_exit(open_ledger: OpenLedger, directory: Path) -> None:
+    ledger = open_ledger()
+    async with ledger.running():
+        await until_spares_are_ready(ledger)
+        assert list(directory.glob("*.spare"))
+    assert not list(directory.glob("*.spare"))
+
+
+async def test_space_behind_the_end_is_given_back_and_read_as_zeros(open_ledger: OpenLedger, directory: Path) -> None:
+    async with open_ledger().running():
+        pass
+    path = directory / f"{1:016d}.segment"
+    before, taken = path.read_bytes(), path.stat().st_blocks
+    async with open_ledger().running():
+        pass
+    assert path.read_bytes() == before
+    assert path.stat().st_blocks <= taken
+    async with open_ledger().running():
+        pass
+
+
 class HeldSync(DiskFiles):
     """While `held`, a sync of the segment in use waits."""
 
