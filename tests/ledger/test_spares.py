@@ -1,0 +1,60 @@
+"""Spares: a full disk is met while they are made, at the latest by their own sync, and never in a segment in use."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from kit import records
+
+from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.ledger import Ledger
+from sidecar.ledger.spares import make_spare
+
+OpenLedger = Callable[..., Ledger]
+
+
+class LateFull(DiskFiles):
+    """Takes every write, and says only at the sync of a new file that there was no room: as thin devices do."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def sync(self, descriptor: int) -> None:
+        if self.full and threading.current_thread().name == "ledger-spares":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().sync(descriptor)
+
+
+async def test_a_disk_that_is_full_only_at_the_sync_is_pressure_and_poisons_nothing(open_ledger: OpenLedger) -> None:
+    files = LateFull()
+    ledger = open_ledger(files)
+    files.full = True
+    async with ledger.running():
+        while ledger.pressure is None and not ledger.statistics().spares_ready:
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(LedgerUnavailable, match="No space left on device"):
+            await ledger.begin(records.begin(1))
+        assert ledger.poisoned is None
+
+
+def test_a_spare_is_all_zeros_and_synced_or_it_is_gone(tmp_path: Path) -> None:
+    files = LateFull()
+    spare = make_spare(files, tmp_path, 8192, os.urandom)
+    assert spare.path.read_bytes() == bytes(8192)
+    files.close(spare.descriptor)
+    files.unlink(spare.path)
+
+    class Failing(DiskFiles):
+        def sync(self, descriptor: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.raises(OSError, match="Input/output"):
+        make_spare(Failing(), tmp_path, 8192, os.urandom)
+    assert not list(tmp_path.iterdir())
