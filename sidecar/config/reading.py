@@ -22,7 +22,16 @@ from sidecar.config.keys import (
     read_table,
     read_values,
 )
-from sidecar.config.values import RECORD_MARGIN_BYTES, Caller, Config, Connector, Daemon, LedgerPlace, Model, PeerRule
+from sidecar.config.values import (
+    Caller,
+    Config,
+    Connector,
+    Daemon,
+    LedgerPlace,
+    Model,
+    PeerRule,
+    smallest_segment_bytes,
+)
 from sidecar.contract.ids import is_id
 from sidecar.contract.values import PriceRow
 from sidecar.rules.pricing import DatedPrice
@@ -240,7 +249,7 @@ class _Reading:
 
     def _check_sizes(self, daemon: dict[str, Any], ledger: dict[str, Any]) -> None:
         frame_bytes_max = daemon.get("frame_bytes_max", 0)
-        least = 4 * (frame_bytes_max + RECORD_MARGIN_BYTES)
+        least = smallest_segment_bytes(frame_bytes_max)
         if frame_bytes_max and ledger.get("segment_bytes", least) < least:
             self.complaints.add("ledger.segment_bytes", f"must be at least {least}: 4 x (frame_bytes_max + 65536)")
         if daemon.get("frames_held_bytes_max", frame_bytes_max) < frame_bytes_max:

@@ -16,6 +16,11 @@ from sidecar.rules.pricing import DatedPrice
 RECORD_MARGIN_BYTES: Final = 65_536  # what a ledger record may hold besides a frame (LEDGER section 5a)
 
 
+def smallest_segment_bytes(frame_bytes_max: int) -> int:
+    """The least `segment_bytes` for this frame bound: four of the largest records."""
+    return 4 * (frame_bytes_max + RECORD_MARGIN_BYTES)
+
+
 class CredentialName(Struct, frozen=True):
     """Where a secret is, never the secret: exactly one of the three is set."""
 

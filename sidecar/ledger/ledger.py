@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Final
 import trio
 from msgspec import Struct, structs
 
-from sidecar.config.values import RECORD_MARGIN_BYTES
+from sidecar.config.values import smallest_segment_bytes
 from sidecar.contract.values import (
     STORED_AS_IS,
     BeginRecord,
@@ -41,14 +40,10 @@ from sidecar.ledger.recovery import Replayed
 from sidecar.ledger.room import NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.writer import Append, Writer
+from sidecar.ops.clock import unix_ms
 
 _LOCK_NAME: Final = "lock"
 _DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
-
-
-def smallest_segment_bytes(frame_bytes_max: int) -> int:
-    """The least `segment_bytes` for this frame bound."""
-    return 4 * (frame_bytes_max + RECORD_MARGIN_BYTES)
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
@@ -75,10 +70,6 @@ class Statistics(Struct, frozen=True, kw_only=True):
     spares_ready: int
 
 
-def _unix_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Ledger:
     """One ledger directory, held by this process. Made by `Ledger.open`."""
 
@@ -96,7 +87,7 @@ class Ledger:
         self._room: Room
         self._spare_maker: SpareMaker
         self._spares_wanted = 0
-        self._clock_unix_ms: Callable[[], int] = _unix_ms
+        self._clock_unix_ms: Callable[[], int] = unix_ms
         self.recovery = found
         self.pressure: str | None = None
 
@@ -111,7 +102,7 @@ class Ledger:
         frame_bytes_max: int,
         requests_in_flight_max: int,
         files: DiskFiles | None = None,
-        clock_unix_ms: Callable[[], int] = _unix_ms,
+        clock_unix_ms: Callable[[], int] = unix_ms,
         randbytes: Callable[[int], bytes] = secrets.token_bytes,
         on_begin: Callable[[BeginRecord], None] | None = None,
         on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,

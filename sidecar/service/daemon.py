@@ -21,7 +21,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -32,6 +31,7 @@ import trio
 from sidecar.config.values import Config
 from sidecar.connectors.promise import Connector
 from sidecar.ledger.face import LedgerFace
+from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 from sidecar.rules.reservations import Limits, Reservations
 from sidecar.rules.windows import Account
@@ -65,10 +65,6 @@ def _accept_faults_in(log: Log) -> Iterator[None]:
     finally:
         logger.removeHandler(told)
         logger.propagate = True
-
-
-def unix_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def make_accounts(config: Config) -> dict[str, Account]:

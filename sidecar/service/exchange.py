@@ -135,7 +135,8 @@ class Exchange:
         caller = self._config.callers.get(caller_id)
         if caller is None or caller_id not in callers:
             raise Refused("IdentitySubstitution", "this peer may not call as this caller")  # 1
-        reserved = self._reserved_before(frame, caller_id, request_id)
+        on_record = self._on_record(caller_id, request_id)
+        reserved = _reserved_before(frame, on_record)
         if reserved is None and frame.frame_bytes > caller.payload_bytes_max:
             raise Refused("PayloadBound", f"{frame.frame_bytes} bytes, at most {caller.payload_bytes_max}")  # 2
         if isinstance(frame, BrokenInvocation):
@@ -148,9 +149,8 @@ class Exchange:
             terms = _terms(frame, model, now_unix_ms)
             reserved = terms.worst_case_micro_usd
         _refuse("CostBound", admission.over_cost(reserved, max_cost_micro_usd=asked.max_cost_micro_usd))  # 8
-        replay = self._rule_9(frame.identity, caller_id, request_id)
-        if replay is not None:
-            return replay
+        if on_record is not None:
+            return Replay(caller_id, request_id, _rule_9(frame.identity, on_record))
         assert terms is not None, "a request on record is answered by rule 9"
         lowered, dropped = self._rules_10_and_11(asked.request, caller, terms.model)
         _refuse("Capacity", self._reservations.full(caller_id, terms.model.connector))  # 12
@@ -159,14 +159,9 @@ class Exchange:
             return Answered(error_frame("shutting_down", "the daemon is stopping", caller_id, request_id))
         return self._reserve(frame, terms, lowered, dropped, now_unix_ms)  # 14 begins here, in memory
 
-    def _reserved_before(self, frame: Invocation | BrokenInvocation, caller_id: str, request_id: str) -> int | None:
-        """What this very identity reserved when it was admitted; None if it never was."""
-        if isinstance(frame, BrokenInvocation):
-            return None
-        on_record = self._reservations.live(caller_id, request_id) or self._ledger.find(caller_id, request_id)
-        if on_record is None or on_record.identity != frame.identity:
-            return None
-        return on_record.reservation_micro_usd
+    def _on_record(self, caller_id: str, request_id: str) -> Live | Recorded | None:
+        """What there is under this id, from its reservation in memory on; nothing changes it while we decide."""
+        return self._reservations.live(caller_id, request_id) or self._ledger.find(caller_id, request_id)
 
     def _rules_4_to_7(self, frame: Invocation, caller: Caller, now_unix_ms: int) -> Model:
         asked, request = frame.value, frame.value.request
@@ -186,20 +181,6 @@ class Exchange:
         )
         _refuse("OutputBound", over)  # 7
         return model
-
-    def _rule_9(self, identity: bytes, caller_id: str, request_id: str) -> Replay | None:
-        live = self._reservations.live(caller_id, request_id)
-        recorded = None if live else self._ledger.find(caller_id, request_id)
-        if live is None and recorded is None:
-            return None
-        if (live or recorded).identity != identity:  # type: ignore[union-attr]  # one of the two is there
-            raise Refused("ReplayConflict", "another invocation is on record under this id")
-        if live is not None:
-            raise Refused("InFlight", "this request is running")
-        assert recorded is not None
-        if recorded.completed is None:
-            raise Refused("Indeterminate", "this request began, and how it ended is not known")
-        return Replay(caller_id, request_id, recorded)
 
     def _rules_10_and_11(self, request: ProviderRequest, caller: Caller, model: Model) -> tuple[Lowered, int]:
         usable, dropped = admission.without_foreign_states(request, model.connector)
@@ -385,3 +366,21 @@ def _terms(frame: Invocation, model: Model, now_unix_ms: int) -> _Terms:
         retention=request.cache_retention,
     )
     return _Terms(model, rows, bound, worst_case)
+
+
+def _reserved_before(frame: Invocation | BrokenInvocation, on_record: Live | Recorded | None) -> int | None:
+    """What this very identity reserved when it was admitted; None if it never was."""
+    if isinstance(frame, BrokenInvocation) or on_record is None or on_record.identity != frame.identity:
+        return None
+    return on_record.reservation_micro_usd
+
+
+def _rule_9(identity: bytes, on_record: Live | Recorded) -> Recorded:
+    """The completed request whose answer is to be replayed; anything else on record is refused."""
+    if on_record.identity != identity:
+        raise Refused("ReplayConflict", "another invocation is on record under this id")
+    if isinstance(on_record, Live):
+        raise Refused("InFlight", "this request is running")
+    if on_record.completed is None:
+        raise Refused("Indeterminate", "this request began, and how it ended is not known")
+    return on_record
