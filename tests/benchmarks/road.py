@@ -1,0 +1,168 @@
+"""What the road costs, beside what its parts cost: all of it measured in turn, round after round, on one machine.
+
+A round is: the echo, one sync of each size, the daemon; at each number of connections. Neighbours in time see the
+same machine, so it is the ratio of neighbours that is reported, with its spread over the rounds.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from benchmarks.disk import batches_written, sync_median_us
+from benchmarks.lean_client import LeanClient, Run
+from kit.daemon_process import Process, invocation, spawn, wait_ready
+from msgspec import Struct
+
+CONNECTIONS = (1, 8, 64)
+PAYLOAD_BYTES = 4096
+SYNCED_BYTES = (600, 4_700)  # about a begin and a completion of 4 KiB
+_ENVELOPE_BYTES = 640  # what an invocation or an answer has around its text, near enough
+
+_CONFIG = """
+[daemon]
+socket = "s.sock"
+[ledger]
+directory = "ledger"
+[[caller]]
+id = "dungeon"
+models = ["npc"]
+concurrent_requests_max = 64
+spend_ceiling_micro_usd = 1_000_000_000_000_000
+spend_window_seconds = 86_400
+[[connector]]
+name = "provider"
+kind = "scripted"
+script = "script.toml"
+concurrent_requests_max = 64
+[[model]]
+name = "npc"
+connector = "provider"
+upstream = "echo-1"
+[[model.price]]
+input = 2_000_003
+cache_read = 3_000_017
+cache_write_short = 5_000_011
+cache_write_long = 7_000_003
+output = 11_000_027
+"""
+_EXPECTED = "Completed"  # stands in the receipt of an answer that was carried, and in no refusal
+
+
+class Load(Struct, frozen=True):
+    """One server under one number of connections."""
+
+    run: Run
+    cpu_us: float  # of the server, by exchange
+    records_per_sync: float | None = None
+
+
+class Round(Struct, frozen=True):
+    """What was measured side by side."""
+
+    echo: dict[int, Load]
+    daemon: dict[int, Load]
+    replay: Load
+    sync_us: dict[int, float]  # bytes -> the median
+
+
+def words(length: int) -> str:
+    """Text of this many bytes, in words as prose has them."""
+    return ("wording " * (length // 8 + 1))[:length]
+
+
+class Frames:
+    """Invocations of 4 KiB, each with an id of its own."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._text = words(PAYLOAD_BYTES - _ENVELOPE_BYTES)
+
+    def fresh(self, wanted: int) -> list[bytes]:
+        return [invocation(f"r{next(self._numbers)}", self._text, seconds=290) for _ in range(wanted)]
+
+
+def cpu_ns(pid: int) -> int:
+    """What all threads of a process have run."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def resident_mb(pid: int) -> float:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+@contextmanager
+def echo_server(folder: Path) -> Iterator[tuple[Path, int]]:
+    path = folder / "echo.sock"
+    command = [sys.executable, str(Path(__file__).with_name("echo_server.py")), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield path, process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+@contextmanager
+def daemon(folder: Path) -> Iterator[Process]:
+    (folder / "script.toml").write_text(f'[[rule]]\ndeltas = ["{words(PAYLOAD_BYTES - _ENVELOPE_BYTES)}"]\n')
+    (folder / "sidecar.toml").write_text(_CONFIG)
+    process = spawn(folder)
+    try:
+        wait_ready(process)
+        yield process
+    finally:
+        process.stop()
+
+
+class Bench:
+    """One echo and one daemon, loaded in turn."""
+
+    def __init__(self, folder: Path, client: LeanClient, exchanges: int) -> None:
+        self._folder = folder
+        self._client = client
+        self._exchanges = exchanges
+        self._frames = Frames()
+
+    def rounds(self, wanted: int) -> tuple[list[Round], dict[str, float]]:
+        """The rounds, and the daemon's resident memory in MB: idle, and at the end."""
+        with echo_server(self._folder) as (echo_path, echo_pid), daemon(self._folder) as served:
+            memory = {"idle": resident_mb(served.pid)}
+            self._load(served.socket_path, served.pid, self._frames.fresh(200), 8)  # code and caches are warm now
+            done = [self._round(echo_path, echo_pid, served) for _ in range(wanted)]
+            memory["after the load"] = resident_mb(served.pid)
+        return done, memory
+
+    def _round(self, echo_path: Path, echo_pid: int, served: Process) -> Round:
+        echo, carried = {}, {}
+        replayed: Load | None = None
+        for connections in CONNECTIONS:
+            frames = self._frames.fresh(self._share(connections))
+            echo[connections] = self._load(echo_path, echo_pid, frames, connections, "wording")
+            carried[connections] = self._carried(served, frames, connections)
+            replayed = self._load(served.socket_path, served.pid, frames, connections)
+        assert replayed is not None
+        sync_us = {size: sync_median_us(self._folder, size, self._share(1)) for size in SYNCED_BYTES}
+        return Round(echo, carried, replayed, sync_us)
+
+    def _share(self, connections: int) -> int:
+        """A lone connection is slow and its median settles early."""
+        return self._exchanges if connections > 1 else self._exchanges // 4
+
+    def _carried(self, served: Process, frames: list[bytes], connections: int) -> Load:
+        before = batches_written(self._folder / "ledger")
+        load = self._load(served.socket_path, served.pid, frames, connections)
+        synced = batches_written(self._folder / "ledger") - before
+        return Load(load.run, load.cpu_us, 2 * len(frames) / synced)
+
+    def _load(self, path: Path, pid: int, frames: list[bytes], connections: int, expected: str = _EXPECTED) -> Load:
+        before = cpu_ns(pid)
+        run = self._client.run(path, frames, connections, expected)
+        return Load(run, (cpu_ns(pid) - before) / len(frames) / 1000)
