@@ -61,6 +61,12 @@ def _serve(config: Config, log: Log) -> int:
         if account := accounts.get(begin.caller_runtime_id):
             account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
 
+    def pressed(why: str | None) -> None:
+        if why is None:
+            log.info("ledger_pressure_over", now="requests are admitted again")
+        else:
+            log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")
+
     try:
         ledger = Ledger.open(
             config.ledger.directory,
@@ -69,6 +75,7 @@ def _serve(config: Config, log: Log) -> int:
             requests_in_flight_max=config.daemon.requests_in_flight_max,
             on_begin=begun,
             on_completed=completed,
+            on_pressure=pressed,
         )
     except OSError as error:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))

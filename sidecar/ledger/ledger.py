@@ -88,6 +88,7 @@ class Ledger:
         self._spare_maker: SpareMaker
         self._spares_wanted = 0
         self._clock_unix_ms: Callable[[], int] = unix_ms
+        self._on_pressure: Callable[[str | None], None]
         self.recovery = found
         self.pressure: str | None = None
 
@@ -106,8 +107,12 @@ class Ledger:
         randbytes: Callable[[int], bytes] = secrets.token_bytes,
         on_begin: Callable[[BeginRecord], None] | None = None,
         on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
+        on_pressure: Callable[[str | None], None] = lambda why: None,
     ) -> Ledger:
-        """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held."""
+        """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
+
+        `on_pressure` is told why when pressure begins, and None when it is over.
+        """
         assert segment_bytes >= smallest_segment_bytes(frame_bytes_max)
         files = files or DiskFiles()
         files.make_directory(directory)
@@ -135,6 +140,7 @@ class Ledger:
             files.close(lock)
             raise
         ledger._spares_wanted = spares_wanted(requests_in_flight_max, segment_bytes)
+        ledger._on_pressure = on_pressure
         return ledger
 
     def _begin_segment(
@@ -304,15 +310,19 @@ class Ledger:
     def _spare_made(self, spare: Slot) -> None:
         def ready() -> None:
             self._room.spares.append(spare)
-            self.pressure = None
+            self._pressed(None)
 
         self._on_trio_side(ready)
 
     def _spare_failed(self, why: str) -> None:
-        def pressed() -> None:
-            self.pressure = why
+        self._on_trio_side(partial(self._pressed, why))
 
-        self._on_trio_side(pressed)
+    def _pressed(self, why: str | None) -> None:
+        """Tells of the first failure and of the success that ends it, not of each try in between."""
+        changed = (why is None) != (self.pressure is None)
+        self.pressure = why
+        if changed:
+            self._on_pressure(why)
 
     def _on_trio_side(self, callback: Callable[[], None]) -> None:
         try:

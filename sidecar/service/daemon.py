@@ -39,6 +39,7 @@ from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
+from sidecar.service.stream import SocketStream
 
 DISK_ERROR: Final = os.EX_IOERR
 _POISONED_SECONDS_MAX: Final = 10.0  # CONTRACT section 4
@@ -127,6 +128,7 @@ class Daemon:
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
+        self._told_poisoned = False
 
     async def run(self, bound: Bound) -> int:
         """From the first accept to the exit code. The ledger is closed when this returns."""
@@ -160,7 +162,11 @@ class Daemon:
                 await connector.aclose()
         finally:
             last_patience.cancel()
-        return DISK_ERROR if self._ledger.poisoned else code
+        if self._ledger.poisoned is None:
+            return code
+        if not self._told_poisoned:  # the ledger's own goodbye failed
+            self._tell_poisoned(f"exit with {DISK_ERROR}")
+        return DISK_ERROR
 
     async def _count_signals(self, signals: AsyncIterator[int]) -> None:
         """The first one begins the drain, a second one ends its patience, any more change nothing."""
@@ -171,7 +177,7 @@ class Daemon:
     async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
         daemon = self._config.daemon
         connection = Connection(
-            stream,
+            SocketStream.taken_from(stream),
             callers,
             self._exchange,
             self._held,
@@ -224,11 +230,19 @@ class Daemon:
 
     async def _poisoned(self) -> int:
         await self._ledger.wait_poisoned()
-        self._log.error("ledger_poisoned", why=self._ledger.poisoned or "")
+        self._tell_poisoned(
+            f"no request is admitted, running ones are dropped, replays go on for {_POISONED_SECONDS_MAX:g} s at most;"
+            f" then exit with {DISK_ERROR}"
+        )
         self._exchange.stop("the ledger failed")
         with trio.move_on_after(_POISONED_SECONDS_MAX):
             await self._until(lambda: self._requests.count == 0 and self._doorkeeper.connections == 0)
         return DISK_ERROR
+
+    def _tell_poisoned(self, now: str) -> None:
+        self._told_poisoned = True
+        why, directory = self._ledger.poisoned or "", self._config.ledger.directory
+        self._log.error("ledger_poisoned", why=why, directory=directory, now=now)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

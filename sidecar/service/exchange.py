@@ -332,7 +332,7 @@ class Exchange:
             scope.cancel()
 
     def _unavailable(self, live: Live, fault: LedgerUnavailable) -> bytes:
-        self._log.error("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
+        self._log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
         return error_frame("ledger_unavailable", str(fault), live.caller, live.request_id)
 
     def _log_end(self, begin: BeginRecord, record: CompletedRecord) -> None:

@@ -1,0 +1,238 @@
+"""Disks that fail for real: system calls that are made to fail or to be slow, small and broken file systems, limits.
+
+Whatever is mounted here is unmounted when its block ends, however it ends; a
+loop device goes with its file system. What a machine can't do is skipped, by
+name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kit.daemon_process import Process, wait_until
+
+_EXT4_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
+_NO_LOG_FLUSH = 2
+MEBIBYTE = 1 << 20
+
+
+# --- system calls -----------------------------------------------------------------------------------------------
+
+
+def needs(*commands: str) -> None:
+    missing = [command for command in commands if shutil.which(command) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+
+
+def strace(*options: str, log: Path | str = "/dev/null") -> list[str]:
+    """A wrapper for a daemon. `when` in an injection counts the calls of each thread by itself."""
+    needs("strace")
+    expressions = [word for option in options for word in ("-e", option)]
+    return ["strace", "-f", "-qq", "--seccomp-bpf", "-o", str(log), *expressions]
+
+
+def failing(call: str, error: str, when: str) -> list[str]:
+    """A wrapper in which such calls of a thread fail: the nth (`9`), all from it on (`9+`), some (`9..12`)."""
+    return strace(f"trace={call}", f"inject={call}:error={error}:when={when}")
+
+
+def delayed(call: str, seconds: float) -> list[str]:
+    """A wrapper in which every such call takes at least so long."""
+    return strace(f"trace={call}", f"inject={call}:delay_enter={round(seconds * 1e6)}")
+
+
+@contextmanager
+def spares_fail(daemon: Process, call: str, error: str) -> Iterator[None]:
+    """While this is entered, every such call of the thread that prepares spare segments fails."""
+    needs("strace")
+    spare_maker = sorted(int(task) for task in os.listdir(f"/proc/{daemon.pid}/task"))[2]  # after main and commit
+    log = daemon.folder / "spares.trace"
+    expressions = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when=1+"]
+    tracer = subprocess.Popen(
+        ["strace", "-o", str(log), *expressions, "-p", str(spare_maker)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert tracer.stderr is not None
+        said = tracer.stderr.readline()
+        if "attached" not in said:
+            pytest.skip(f"strace can't attach to a process here: {said.strip()}")
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate(timeout=20)
+
+
+def limit_file_size(pid: int, size_bytes: int | None) -> None:
+    """From now on the kernel takes no byte of this process beyond that offset of any file; None lifts the limit."""
+    soft = resource.RLIM_INFINITY if size_bytes is None else size_bytes
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+
+
+# --- file systems -----------------------------------------------------------------------------------------------
+
+
+def needs_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a file system")
+
+
+def _run(*command: str | Path) -> str:
+    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+
+
+def mount(*options: str | Path) -> None:
+    try:
+        _run("mount", *options)
+    except subprocess.CalledProcessError as fault:
+        pytest.skip(f"this machine can't mount {options}: {fault.stderr.strip()}")
+
+
+def unmount(place: Path) -> None:
+    """As soon as nobody is in it: a process that was just killed takes a moment to let go."""
+    give_up_at = time.monotonic() + 10
+    while os.path.ismount(place):
+        if subprocess.run(["umount", str(place)], capture_output=True).returncode == 0:
+            continue
+        if time.monotonic() > give_up_at:
+            _run("umount", "--lazy", place)
+            raise AssertionError(f"somebody still uses {place}")
+        time.sleep(0.02)
+
+
+@contextmanager
+def mounted(place: Path, *options: str | Path) -> Iterator[Path]:
+    """A file system at this place, and afterwards none, also where it was mounted again meanwhile."""
+    needs_root()
+    place.mkdir(exist_ok=True)
+    mount(*options, place)
+    try:
+        yield place
+    finally:
+        unmount(place)
+
+
+@contextmanager
+def small_tmpfs(place: Path, size_bytes: int) -> Iterator[Path]:
+    with mounted(place, "-t", "tmpfs", "-o", f"size={size_bytes}", "none"):
+        yield place
+
+
+class Ext4:
+    """A file system of its own in an image file, on a loop device."""
+
+    def __init__(self, image: Path, place: Path, options: str = "") -> None:
+        self._image = image
+        self.place = place
+        self._options = f"loop,{options}" if options else "loop"
+
+    def mount(self) -> None:
+        mount("-o", self._options, self._image, self.place)
+
+    def mount_again(self) -> None:
+        """As after a reboot: the journal is replayed, and what was never synced is gone."""
+        unmount(self.place)
+        self.mount()
+
+    def repair_and_mount(self) -> None:
+        unmount(self.place)
+        subprocess.run(["e2fsck", "-p", "-f", str(self._image)], capture_output=True)  # its code counts the repairs
+        self.mount()
+
+    def cut_power(self) -> None:
+        """From here on every call fails, and nothing that was not synced reaches the image."""
+        descriptor = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, _EXT4_IOC_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
+        finally:
+            os.close(descriptor)
+
+    def find_an_error(self) -> None:
+        """The kernel is told of an inconsistency: with `errors=remount-ro` it is read-only from here on."""
+        device = Path(_run("findmnt", "-n", "-o", "SOURCE", self.place).strip()).name
+        trigger = Path(f"/sys/fs/ext4/{device}/trigger_fs_error")
+        if not trigger.exists():
+            pytest.skip("this kernel can't be told of a file system error")
+        trigger.write_text("1")
+
+
+@contextmanager
+def ext4(image: Path, place: Path, size_bytes: int, options: str = "") -> Iterator[Ext4]:
+    needs_root()
+    needs("mkfs.ext4", "losetup")
+    place.mkdir(exist_ok=True)
+    with image.open("wb") as file:
+        file.truncate(size_bytes)
+    _run("mkfs.ext4", "-q", "-F", image)
+    disk = Ext4(image, place, options)
+    disk.mount()
+    try:
+        yield disk
+    finally:
+        unmount(place)
+
+
+@contextmanager
+def btrfs_with_quota(image: Path, place: Path, limit_bytes: int) -> Iterator[Path]:
+    """A directory whose files together may take so many bytes, and then get EDQUOT."""
+    needs_root()
+    needs("mkfs.btrfs", "btrfs", "losetup")
+    with image.open("wb") as file:
+        file.truncate(256 * MEBIBYTE)
+    _run("mkfs.btrfs", "-q", image)
+    with mounted(place, "-o", "loop", image):
+        _run("btrfs", "quota", "enable", place)
+        _run("btrfs", "subvolume", "create", place / "ledger")
+        _run("btrfs", "qgroup", "limit", str(limit_bytes), place / "ledger")
+        yield place / "ledger"
+
+
+class Ballast:
+    """A file that takes what room there is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "ballast"
+
+    def fill(self) -> None:
+        """Until the file system refuses one more byte."""
+        with self._path.open("wb", buffering=0) as file:
+            for piece in (MEBIBYTE, 4096, 1):
+                try:
+                    while file.write(bytes(piece)):
+                        pass
+                except OSError:
+                    continue
+
+    def drop(self) -> None:
+        self._path.unlink()
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def wait_for_spares(ledger: Path, count: int, segment_bytes: int) -> None:
+    """Until so many spare segments are written out."""
+
+    def written() -> bool:
+        return [path.stat().st_size for path in ledger.glob("*.spare")] == [segment_bytes] * count
+
+    wait_until(written)
+
+
+def resident_kib(pid: int, name: Sequence[str] = ("VmRSS",)) -> dict[str, int]:
+    """Figures of /proc/PID/status, in KiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in lines) if key in name}

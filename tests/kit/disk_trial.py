@@ -1,0 +1,183 @@
+"""What callers were told while a disk failed, held against the ledger, the provider's count and the next daemon.
+
+A `Trial` keeps every frame that was sent and every answer that came. `check`
+is the same for every fault: nothing acknowledged is lost, nothing that is not
+on record was answered, nothing was sent upstream without a begin, what is open
+is indeterminate and holds its money, and a restart serves again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgpack
+from kit import disk_faults
+from kit.counted_provider import CountedProvider
+from kit.daemon_process import Client, Process, invocation, running_daemon, wait_until
+from kit.ledger_view import LedgerView
+from kit.road import said
+
+from sidecar.ledger import recovery
+from sidecar.ledger.files import DiskFiles
+
+
+class Trial:
+    """One folder with a ledger, its provider, and its callers. Ids should be of one length: they then cost the same."""
+
+    def __init__(self, folder: Path, provider: CountedProvider) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        self.provider = provider
+        self.sent: dict[str, bytes] = {}
+        self.answers: dict[str, bytes] = {}
+
+    # --- calling ----------------------------------------------------------------------------------------------
+
+    def frame(self, request_id: str) -> bytes:
+        """The invocation under this id: the same bytes whenever it is sent."""
+        if request_id not in self.sent:
+            self.sent[request_id] = invocation(request_id, request_id, seconds=290)
+        return self.sent[request_id]
+
+    def send(self, client: Client, request_id: str) -> None:
+        client.send(self.frame(request_id))
+
+    def heard(self, frame: bytes) -> str:
+        """What an answer says; an answer of the provider must be the one that was given before."""
+        answer = msgpack.unpackb(frame)
+        if "disposition" in answer and "Transported" in answer["disposition"]:
+            assert self.answers.setdefault(answer["request_id"], frame) == frame
+        return said(frame)
+
+    def ask(self, client: Client, request_id: str) -> str:
+        return self.heard(client.ask(self.frame(request_id)))
+
+    def why(self, client: Client, request_id: str) -> str:
+        """The message of the transport error that this request gets."""
+        return str(msgpack.unpackb(client.ask(self.frame(request_id)))["message"])
+
+    def warm_up(self, client: Client, count: int) -> list[str]:
+        """Requests one after the other, all answered: each makes two writes and two syncs."""
+        ids = [f"warm-{number:03}" for number in range(count)]
+        assert [self.ask(client, request_id) for request_id in ids] == ["end_turn"] * count
+        return ids
+
+    def hold_at_the_provider(self, client: Client, *ids: str) -> None:
+        """Sends requests, and returns when all of them have begun and wait for the provider."""
+        for request_id in ids:
+            self.provider.held.add(request_id)
+            self.send(client, request_id)
+        wait_until(lambda: all(self.provider.asked[request_id] for request_id in ids))
+
+    # --- what is on disk --------------------------------------------------------------------------------------
+
+    def view(self) -> LedgerView:
+        return LedgerView(self.ledger)
+
+    def end(self) -> recovery.End:
+        """Where the record ends now."""
+        return recovery.read(DiskFiles(), self.ledger, lambda body, place: None, cold=False).end
+
+    # --- what must hold -----------------------------------------------------------------------------------------
+
+    def check(self, **config: Any) -> None:
+        """After the end of a daemon: all promises, which takes two more daemons on the same ledger."""
+        view = self.view()
+        self.check_ledger(view)
+        asked = self.provider.asked.copy()
+        recorded = {begin.request_id: record.response[1:] for begin, record in view.completes}
+        held = {begin.request_id for begin in view.open.values()}
+        self._check_held_money(view, **config)
+        with self._restarted(**config) as daemon, daemon.connect() as client:
+            for request_id, frame in self.sent.items():
+                answer = client.ask(frame)
+                if request_id in recorded:
+                    assert answer == recorded[request_id]
+                elif request_id in held:
+                    assert said(answer) == "Indeterminate"
+                else:
+                    assert self.heard(answer) == "end_turn", "what never began runs when it is sent again"
+                    asked[request_id] += 1
+            assert daemon.stop() == 0
+            assert at_level(daemon, "error") == []
+        assert self.provider.asked == asked, "what was on record was not sent again"
+        self.check_ledger(self.view())
+
+    def check_ledger(self, view: LedgerView) -> None:
+        recorded = {begin.request_id: record.response[1:] for begin, record in view.completes}
+        for request_id, answer in self.answers.items():
+            assert recorded[request_id] == answer, "an answer was given that is not on record"
+        begun = {begin.request_id for begin in view.begins}
+        assert set(self.provider.asked) <= begun, "something was sent upstream without a begin"
+        assert max(self.provider.asked.values(), default=0) <= 1, "something was sent upstream twice"
+        assert self.provider.requests <= len(view.begins)
+
+    def _check_held_money(self, view: LedgerView, **config: Any) -> None:
+        """What is open is told and holds its whole reservation: a ceiling that leaves no room for one more has none."""
+        spent = sum(record.charge_micro_usd for _, record in view.completes)
+        one_more = view.begins[0].reservation_micro_usd
+        held = sum(begin.reservation_micro_usd for begin in view.open.values())
+        restarted = self._restarted(ceiling=spent + held + one_more - 1, **config)
+        with restarted as daemon, daemon.connect() as client:
+            for begin in view.open.values():
+                told = f"request={begin.request_id} held_micro_usd={begin.reservation_micro_usd}"
+                assert told in daemon.log()
+            for request_id, answer in self.answers.items():
+                assert client.ask(self.sent[request_id]) == answer
+            assert said(client.ask(invocation("one-more", "one-more"))) == "SpendCeiling"
+            daemon.kill()
+
+    def _restarted(self, **config: Any) -> Any:
+        return running_daemon(self.folder, connector=self.provider.connector, **config)
+
+
+def at_level(daemon: Process, level: str) -> list[str]:
+    """The lines of its log at this level."""
+    lines = [line.split(" ", 2) for line in daemon.log().splitlines()]
+    return [line[2] for line in lines if len(line) == 3 and line[1] == level]
+
+
+# --- faults that tests of more than one file bring about ----------------------------------------------------------
+
+WARM_UPS = 4
+
+
+def a_failure_in_use_is_final(
+    trial: Trial, call: str, error: str, text: str, half: Literal["begin", "complete"]
+) -> None:
+    """The `victim`'s begin or complete fails at this call, while another request waits for the provider.
+
+    In the commit thread warm-ups make two such calls each, the request that
+    runs one, and the victim's begin is the next.
+    """
+    nth = 2 * WARM_UPS + 1 + (1 if half == "begin" else 2)
+    wrapper = disk_faults.failing(call, error, str(nth))
+    with running_daemon(trial.folder, wrapper=wrapper, connector=trial.provider.connector) as daemon:
+        with daemon.connect() as client, daemon.connect() as other:
+            warm = trial.warm_up(client, WARM_UPS)
+            trial.hold_at_the_provider(other, "running1")
+            assert trial.ask(client, "victim-1") == "ledger_unavailable"
+            refused_from_now_on(trial, client, warm)
+            assert trial.heard(other.receive() or b"") == "ledger_unavailable", "what ran is dropped"
+        assert daemon.process.wait(timeout=20) == 74
+        poisoned_once(daemon, text)
+    assert trial.provider.asked["victim-1"] == (half == "complete")
+    assert "running1" in {begin.request_id for begin in trial.view().open.values()}
+    trial.check()
+
+
+def refused_from_now_on(trial: Trial, client: Client, answered: Iterable[str]) -> None:
+    """A poisoned ledger takes no begin and still replays."""
+    assert trial.ask(client, "later-01") == "ledger_unavailable"
+    for request_id in answered:
+        assert trial.ask(client, request_id) == "end_turn"
+
+
+def poisoned_once(daemon: Process, text: str) -> None:
+    """One line at error level says why the daemon ends: the error's text, the file, and what it does now."""
+    (line,) = at_level(daemon, "error")
+    assert line.startswith("ledger_poisoned ")
+    for word in (text, ".segment", str(daemon.folder / "ledger"), "exit with 74"):
+        assert word in line
