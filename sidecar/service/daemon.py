@@ -39,7 +39,6 @@ from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
-from sidecar.service.stream import SocketStream
 
 DISK_ERROR: Final = os.EX_IOERR
 _POISONED_SECONDS_MAX: Final = 10.0  # CONTRACT section 4
@@ -177,7 +176,7 @@ class Daemon:
     async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
         daemon = self._config.daemon
         connection = Connection(
-            SocketStream.taken_from(stream),
+            stream,
             callers,
             self._exchange,
             self._held,
