@@ -11,7 +11,7 @@ reads these lines and fails on anything else.
     ledger      segment format, the file calls, the one writer with group commit, recovery, index
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
     service     who is calling, the listener, one connection, one exchange, the daemon's task tree
-    cli         serve, check, demo
+    cli         serve, check, call, demo
 
 `contract` and `rules` are deaf: no async, no sockets, no clock, no randomness, no logging.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,13 @@ def block(language: str, at: int = 0) -> str:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[at]
 
 
-def test_the_first_config_serves_the_first_client(tmp_path: Path) -> None:
+def shell_call() -> list[str]:
+    """The README's `sidecar call`, with this interpreter's sidecar."""
+    [line] = re.findall(r"^\.venv/bin/sidecar (call .*)$", README, re.MULTILINE)
+    return [sys.executable, "-m", "sidecar", *shlex.split(line)]
+
+
+def test_the_first_config_serves_the_first_client_and_the_first_call(tmp_path: Path) -> None:
     (tmp_path / "sidecar.toml").write_text(block("toml"))
     (tmp_path / "client.py").write_text(block("python"))
     log = tmp_path / "log"
@@ -34,6 +41,9 @@ def test_the_first_config_serves_the_first_client(tmp_path: Path) -> None:
         )
         assert "Who goes there?" in done.stdout
         assert "cost_micro_usd" in done.stdout
+        called = subprocess.run(shell_call(), cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
+        assert called.stdout == "Who goes there?"
+        assert "charge:" in called.stderr
     finally:
         serving.terminate()
         assert serving.wait(timeout=30) == 0

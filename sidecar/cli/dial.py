@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -41,7 +43,7 @@ def invocation_frame(
 
 
 def read_answer(frame: bytes) -> TransportResult | TransportError:
-    """What the daemon said."""
+    """What the daemon said. Raises msgspec.MsgspecError for what no daemon says."""
     try:
         return _results.decode(frame)
     except msgspec.ValidationError:
@@ -49,12 +51,18 @@ def read_answer(frame: bytes) -> TransportResult | TransportError:
 
 
 class Dialed:
-    """One connection to a daemon; one frame out, one frame back."""
+    """One connection to a daemon; one frame out, one frame back.
 
-    def __init__(self, path: Path) -> None:
+    `give_up_at`, on the monotonic clock, bounds all of it: past it anything
+    here raises TimeoutError. Without it, it waits for as long as it takes.
+    """
+
+    def __init__(self, path: Path, *, give_up_at: float | None = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._splitter = FrameSplitter(FRAME_BYTES_LIMIT)
+        self._give_up_at = give_up_at
         try:
+            self._bound_the_wait()
             self._socket.connect(str(path))
         except OSError:
             self._socket.close()
@@ -67,11 +75,22 @@ class Dialed:
         self._socket.close()
 
     def ask(self, frame: bytes) -> bytes:
-        """Raises ConnectionError if the daemon closes before it has answered."""
-        self._socket.sendall(framed(frame))
+        """Raises ConnectionError if the daemon closes before it has answered, FrameSize if it answers no frame."""
+        self._bound_the_wait()
+        with suppress(BrokenPipeError, ConnectionResetError):  # a daemon that closes has said why before
+            self._socket.sendall(framed(frame))
         while (answer := self._splitter.next_frame()) is None:
+            self._bound_the_wait()
             received = self._socket.recv(_RECEIVE_BYTES)
             if not received:
                 raise ConnectionResetError("the daemon closed the connection before it had answered")
             self._splitter.feed(received)
         return answer
+
+    def _bound_the_wait(self) -> None:
+        if self._give_up_at is None:
+            return
+        left = self._give_up_at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the time is over")
+        self._socket.settimeout(left)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from sidecar.cli.call import add_arguments as add_call_arguments
+from sidecar.cli.call import asked_by, call
 from sidecar.cli.check import check
 from sidecar.cli.demo import demo
 from sidecar.cli.serve import serve
@@ -35,6 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument("--config", type=Path, required=True, metavar="FILE")
     checking.add_argument("--json", action="store_true", help="one JSON object instead of lines")
 
+    calling = commands.add_parser("call", help="ask once: the answer's text to stdout, its receipt to stderr")
+    add_call_arguments(calling)
+
     commands.add_parser("demo", help="a conversation, a replay, a refusal and the ledger, in a temporary directory")
     return parser
 
@@ -46,4 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return serve(asked.config, asked.log_format)
     if asked.command == "check":
         return check(asked.config, as_json=asked.json)
+    if asked.command == "call":
+        return call(asked_by(asked))
     return demo()

@@ -32,7 +32,7 @@ from sidecar.connectors.failures import (
     wait_seconds,
     words_of,
 )
-from sidecar.connectors.messages import MESSAGE_CHARACTERS_MAX, clean_message
+from sidecar.connectors.messages import clean_message, with_wait
 from sidecar.connectors.promise import Answer
 from sidecar.contract.values import NOTHING_USED, FailureKind
 
@@ -186,10 +186,7 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, secret:
         said = f"HTTP {status} with {'an empty' if not body else 'a non-JSON' if error is None else 'an unknown'} body"
     message = clean_message(said, secret)
     wait = wait_seconds(headers, time.time())
-    if wait is not None:
-        waiting = f" (the provider asks to wait {wait:.12g} s)"
-        message = message[: MESSAGE_CHARACTERS_MAX - len(waiting)] + waiting
-    return kind, message
+    return kind, message if wait is None else with_wait(message, wait)
 
 
 def _said(error: Exception, outgoing: Outgoing) -> str:

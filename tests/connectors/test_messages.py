@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.connectors.messages import MESSAGE_CHARACTERS_MAX, SHOWN, clean_message, scrubbed
+from sidecar.connectors.messages import MESSAGE_CHARACTERS_MAX, SHOWN, clean_message, scrubbed, wait_in, with_wait
 
 SECRET = "sk-Zq8xW3vNpL5tRy2KmB7d"
 
@@ -65,3 +65,17 @@ def test_a_huge_message_is_cut_before_it_is_cleaned_and_shows_no_secret() -> Non
     cleaned = clean_message("x" * 1010 + secret + "y" * 9_000_000 + secret, secret)
     assert len(cleaned) <= 1024
     assert secret[:8] not in cleaned
+
+
+@given(st.text(max_size=1500).map(clean_message), st.floats(0, 1e9).map(lambda wait: float(f"{wait:.12g}")))
+def test_the_wait_in_a_message_is_found_again_and_stands_whole(message: str, wait: float) -> None:
+    told = with_wait(message, wait)
+    assert len(told) <= MESSAGE_CHARACTERS_MAX
+    assert wait_in(told) == wait
+
+
+@pytest.mark.parametrize(
+    "message", ["", "wait 3 s", "x (the provider asks to wait e-e s)", "(the provider asks to wait 3 s)"]
+)
+def test_a_message_without_a_wait_has_none(message: str) -> None:
+    assert wait_in(message) is None
