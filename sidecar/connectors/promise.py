@@ -79,8 +79,8 @@ class Answer:
 
     Neighbouring text deltas are joined into one event. `sent` turns true just
     before the first byte of the request may leave; from then on a failure
-    without usage costs the whole reservation. `on_event` hears every piece as it
-    comes, for the clock and for live events.
+    without usage costs the whole reservation. `on_first` is called once, when the
+    first piece comes; `on_event` hears every piece as it comes.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Answer:
         response_bytes_max: int,
         *,
         fresh_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}",
+        on_first: Callable[[], None] | None = None,
         on_event: Callable[[TransportEventPayload], None] | None = None,
     ) -> None:
         self.sent = False
@@ -99,6 +100,7 @@ class Answer:
         self._response_bytes_max = response_bytes_max
         self._response_bytes = 0
         self._fresh_id = fresh_id
+        self._on_first = on_first
         self._on_event = on_event
         self._closed: list[TransportEventPayload] = []
         self._text: list[str] = []
@@ -107,9 +109,10 @@ class Answer:
         """A piece of visible text; empty pieces are nothing."""
         if not text or self.ended:
             return
-        self._grow(len(text.encode()))
+        self._grow(len(text) if text.isascii() else len(text.encode()))
         self._text.append(text)
-        self._announce(TransportEventPayload(text_delta=TextDelta(text=text)))
+        if self._on_event is not None:
+            self._on_event(TransportEventPayload(text_delta=TextDelta(text=text)))
 
     def tool_call(self, call_id: str, name: str, arguments: str) -> None:
         """One complete tool call. An unusable or used id is replaced by a fresh one; empty arguments mean `{}`."""
@@ -157,20 +160,20 @@ class Answer:
         if self._response_bytes > self._response_bytes_max:
             self.fail("result_size", f"the answer is larger than {self._response_bytes_max} bytes", self.final_usage)
             raise ResponseTooLarge
+        if self._on_first is not None:
+            self._on_first()
+            self._on_first = None
 
     def _close(self, payload: TransportEventPayload) -> None:
         self._join_text()
         self._closed.append(payload)
-        self._announce(payload)
+        if self._on_event is not None:
+            self._on_event(payload)
 
     def _join_text(self) -> None:
         if self._text:
             self._closed.append(TransportEventPayload(text_delta=TextDelta(text="".join(self._text))))
             self._text.clear()
-
-    def _announce(self, payload: TransportEventPayload) -> None:
-        if self._on_event is not None:
-            self._on_event(payload)
 
     def _end(self, ended: Ended) -> None:
         if self.ended is None:

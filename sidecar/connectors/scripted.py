@@ -73,7 +73,10 @@ class Scripted:
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
         rule = self._rule_for(lowered.body)
         answer.sent = not rule.nothing_sent
-        await trio.sleep(rule.delay_ms / 1000)
+        if rule.delay_ms:
+            await trio.sleep(rule.delay_ms / 1000)
+        else:
+            await trio.lowlevel.checkpoint()
         for thought in rule.reasoning:
             answer.reasoning_state(_state(lowered.upstream, thought))
         cut = await self._speak(rule, lowered, answer)
@@ -120,7 +123,7 @@ class Scripted:
         """The rule's delay; without one a checkpoint now and then, so that a long answer lets others run."""
         if delay_ms:
             await trio.sleep(delay_ms / 1000)
-        elif spoken % _DELTAS_PER_CHECKPOINT == 0:
+        elif spoken % _DELTAS_PER_CHECKPOINT == _DELTAS_PER_CHECKPOINT - 1:
             await trio.lowlevel.checkpoint()
 
     def _end(self, rule: Rule, lowered: Lowered, answer: Answer, *, cut: bool) -> None:
@@ -155,6 +158,11 @@ def _echo(lowered: Lowered, answer: Answer) -> bool:
     for word in words[: request.max_output_tokens]:
         answer.text(word)
     return len(words) > request.max_output_tokens
+
+
+def _words_in(text: str) -> int:
+    """How many words an echo would say it in."""
+    return len(text.split()) + text[:1].isspace()
 
 
 def _fresh_call_id(lowered: Lowered, answer: Answer) -> str:
@@ -193,8 +201,9 @@ def _usage(rule: Rule, lowered: Lowered, answer: Answer) -> Usage | None:
     if isinstance(rule.usage, Usage):
         return rule.usage
     request = lowered.request
-    said = sum(len(_WORD.findall(event.text_delta.text)) for event in answer.events() if event.text_delta)
-    tools = sum(1 for event in answer.events() if event.tool_call)
+    events = answer.events()
+    said = sum(_words_in(event.text_delta.text) for event in events if event.text_delta)
+    tools = sum(1 for event in events if event.tool_call)
     return Usage(
         input_tokens=lowered.body.input_tokens,
         cache_read_tokens=0,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import astuple
 
 U8 = Annotated[int, Meta(ge=0, le=255)]
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -80,13 +81,14 @@ class OneOf(Value, frozen=True):
     """A map with exactly one member, whose name says which alternative it is."""
 
     def __post_init__(self) -> None:
-        if sum(getattr(self, name) is not UNSET for name in self.__struct_fields__) != 1:
+        alternatives = astuple(self)
+        if alternatives.count(UNSET) != len(alternatives) - 1:
             raise ValueError(f"exactly one of {', '.join(self.__struct_encode_fields__)} is needed")
 
     @property
     def chosen(self) -> Any:
         """The one member that is set."""
-        return next(v for name in self.__struct_fields__ if (v := getattr(self, name)) is not UNSET)
+        return next(member for member in astuple(self) if member is not UNSET)
 
 
 # --- the provider-neutral request -------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class FrameSplitter:
         self._frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
 
-    def feed(self, received: bytes) -> None:
+    def feed(self, received: bytes | bytearray) -> None:
         self._buffer += received
 
     @property

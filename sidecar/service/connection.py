@@ -14,15 +14,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from sidecar.contract.frames import BadFrame, parse
-from sidecar.rules.framing import PREFIX_BYTES, FrameSize, FrameSplitter, framed
+from sidecar.rules.framing import FrameSize, FrameSplitter, framed
 from sidecar.service.errors import error_frame
 from sidecar.service.exchange import Admitted, Answered, Exchange, Replay
 from sidecar.service.held import HeldBytes
+from sidecar.service.stream import Stream
 
 _RECEIVE_BYTES: Final = 65_536
 _UNSENT_BYTES_MAX: Final = 1_048_576  # above this, the connection is not read from
@@ -31,15 +32,6 @@ _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may rea
 
 
 StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
-
-
-class Stream(Protocol):
-    """A two-way byte stream that can end its sending side; trio.SocketStream is one."""
-
-    async def send_all(self, outgoing: bytes) -> None: ...
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray: ...
-    async def send_eof(self) -> None: ...
-    async def aclose(self) -> None: ...
 
 
 class _CutOff(Exception):
@@ -109,43 +101,48 @@ class Connection:
             if frame is None:
                 return
             self._take(frame)
-            await self._until(
-                lambda: (
-                    self._broken
-                    or (self._unsent_bytes + self._coming_bytes <= _UNSENT_BYTES_MAX and self._replaying < _REPLAYS_MAX)
-                )
-            )
+            if not self._may_read():
+                await self._until(self._may_read)
+
+    def _may_read(self) -> bool:
+        return self._broken or (
+            self._unsent_bytes + self._coming_bytes <= _UNSENT_BYTES_MAX and self._replaying < _REPLAYS_MAX
+        )
 
     async def _next_frame(self) -> bytes | None:
         """The next whole frame, with its bytes taken from what may be held; None at end of file."""
+        splitter = self._splitter
+        if not splitter.in_frame and not await self._receive():  # an idle connection waits here, as long as it likes
+            return None
         deadline = trio.current_time() + self._frame_timeout_seconds
-        held: int | None = None
-        whole = False
+        while (wanted := splitter.wanted_bytes()) is None:
+            if not await self._receive_before(deadline):
+                return None  # in the middle of a frame: there is nobody left to tell
+        paused_at = trio.current_time()
+        await self._held.take(wanted)
+        deadline += trio.current_time() - paused_at  # time in which we don't read is not counted
         try:
-            while True:
-                wanted = self._splitter.wanted_bytes()
-                if wanted is not None and held is None:
-                    paused_at = trio.current_time()
-                    await self._held.take(wanted)
-                    held = wanted
-                    deadline += trio.current_time() - paused_at  # time in which we don't read is not counted
-                frame = self._splitter.next_frame()
-                if frame is not None:
-                    whole = True
-                    return frame
-                began = self._splitter.in_frame
-                with trio.move_on_at(deadline) if began else trio.CancelScope() as patience:
-                    received = await self._stream.receive_some(_RECEIVE_BYTES)
-                if patience.cancelled_caught:
-                    raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
-                if not received:
-                    return None  # also in the middle of a frame: there is nobody left to tell
-                if not began:
-                    deadline = trio.current_time() + self._frame_timeout_seconds
-                self._splitter.feed(bytes(received))
-        finally:
-            if held is not None and not whole:
-                self._held.give_back(held)
+            while (frame := splitter.next_frame()) is None:
+                if not await self._receive_before(deadline):
+                    break
+        except BaseException:
+            self._held.give_back(wanted)
+            raise
+        if frame is None:
+            self._held.give_back(wanted)
+        return frame
+
+    async def _receive_before(self, deadline: float) -> bool:
+        with trio.move_on_at(deadline) as patience:
+            return await self._receive()
+        assert patience.cancelled_caught
+        raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
+
+    async def _receive(self) -> bool:
+        """Whether something came; False at end of file."""
+        received = await self._stream.receive_some(_RECEIVE_BYTES)
+        self._splitter.feed(received)
+        return bool(received)
 
     def _timeout_message(self) -> str:
         return f"a frame must be whole {self._frame_timeout_seconds:g} s after its first byte"
@@ -191,10 +188,21 @@ class Connection:
     # --- writing ----------------------------------------------------------------------------------------------
 
     def _send(self, frame: bytes) -> None:
+        """At once where nothing waits and the kernel takes it; what it doesn't take, a task writes."""
         if self._broken:
             return
-        self._outgoing.append(framed(frame))
-        self._unsent_bytes += len(frame)
+        outgoing = framed(frame)
+        if not self._writing:
+            try:
+                sent = self._stream.send_now(outgoing)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._broken = True
+                return
+            if sent == len(outgoing):
+                return
+            outgoing = outgoing[sent:]
+        self._outgoing.append(outgoing)
+        self._unsent_bytes += len(outgoing)
         if not self._writing:
             self._writing = True
             self._start_writer(self._write)
@@ -204,7 +212,7 @@ class Connection:
             while self._outgoing and not self._broken:
                 outgoing = self._outgoing.popleft()
                 await self._stream.send_all(outgoing)
-                self._unsent_bytes -= len(outgoing) - PREFIX_BYTES
+                self._unsent_bytes -= len(outgoing)
                 self._wake()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._broken = True

@@ -39,6 +39,8 @@ from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
+from sidecar.service.stream import SocketStream
+from sidecar.service.tasks import Tasks
 
 DISK_ERROR: Final = os.EX_IOERR
 _POISONED_SECONDS_MAX: Final = 10.0  # CONTRACT section 4
@@ -84,26 +86,6 @@ def make_reservations(config: Config, accounts: Mapping[str, Account]) -> Reserv
     return Reservations(limits, accounts)
 
 
-class _Tasks:
-    """Tasks of one kind in a nursery, counted, so that their absence can be waited for."""
-
-    def __init__(self, nursery: trio.Nursery, changed: trio.lowlevel.ParkingLot) -> None:
-        self._nursery = nursery
-        self._changed = changed
-        self.count = 0
-
-    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
-        self.count += 1
-        self._nursery.start_soon(self._counted, task)
-
-    async def _counted(self, task: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await task()
-        finally:
-            self.count -= 1
-            self._changed.unpark_all()
-
-
 class Daemon:
     """Serves until it is told to stop or its ledger fails; `run` returns the exit code."""
 
@@ -145,18 +127,12 @@ class Daemon:
         last_patience = threading.Timer(_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX, self._die, (DISK_ERROR,))
         last_patience.daemon = True
         try:
-            async with self._ledger.running(), trio.open_nursery() as requests, trio.open_nursery() as connections:
-                self._requests = _Tasks(requests, self._changed)
-                self._replays = _Tasks(requests, self._changed)
-                self._writers = _Tasks(connections, self._changed)
-                self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
-                listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
-                connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
-                self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
-                code = await self._first_end()
-                # From here on only the disk can make us wait, in threads that can't be cancelled.
-                last_patience.start()
-                connections.cancel_scope.cancel()
+            async with self._ledger.running(), trio.open_nursery() as requests:
+                self._requests = Tasks(requests, self._changed)
+                self._replays = Tasks(requests, self._changed)
+                code = await self._serve_until_an_end(bound, last_patience)
+                self._requests.end()
+                self._replays.end()
             for connector in self._connectors.values():
                 await connector.aclose()
         finally:
@@ -167,6 +143,19 @@ class Daemon:
             self._tell_poisoned(f"exit with {DISK_ERROR}")
         return DISK_ERROR
 
+    async def _serve_until_an_end(self, bound: Bound, last_patience: threading.Timer) -> int:
+        self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
+        async with trio.open_nursery() as connections:
+            self._writers = Tasks(connections, self._changed)
+            connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
+            self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
+            code = await self._first_end()
+            # From here on only the disk can make us wait, in threads that can't be cancelled.
+            last_patience.start()
+            connections.cancel_scope.cancel()
+        return code
+
     async def _count_signals(self, signals: AsyncIterator[int]) -> None:
         """The first one begins the drain, a second one ends its patience, any more change nothing."""
         async for _ in signals:
@@ -176,7 +165,7 @@ class Daemon:
     async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
         daemon = self._config.daemon
         connection = Connection(
-            stream,
+            SocketStream.taken_from(stream),
             callers,
             self._exchange,
             self._held,

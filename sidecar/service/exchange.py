@@ -28,7 +28,6 @@ from sidecar.contract.values import (
     PriceRow,
     ProviderRequest,
     Refusal,
-    TransportEventPayload,
     refused,
 )
 from sidecar.ledger.face import LedgerFace, Place, Recorded
@@ -250,11 +249,10 @@ class Exchange:
         begin, connector = admitted.begin, self._config.connectors[admitted.live.connector]
         first_event_at: list[int] = []
 
-        def heard(_: TransportEventPayload) -> None:
-            if not first_event_at:
-                first_event_at.append(self._clock_unix_ms())
+        def heard() -> None:
+            first_event_at.append(self._clock_unix_ms())
 
-        answer = Answer(admitted.lowered.call_ids, connector.response_bytes_max, on_event=heard)
+        answer = Answer(admitted.lowered.call_ids, connector.response_bytes_max, on_first=heard)
         await self._ask(admitted, answer)
         assert answer.ended is not None
         settled = settlement.settle(begin, answer.ended, answer.events(), tuple(answer.notes), connector.usage)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kit import build
 
 from sidecar.config.keys import ConfigFaults
+from sidecar.connectors import scripted
 from sidecar.connectors.promise import Answer, Ended, Rejected
 from sidecar.connectors.script import Rule, ScriptedFailure, read_script
 from sidecar.connectors.scripted import Scripted
@@ -301,3 +302,8 @@ def test_a_failure_as_a_value_is_the_same_as_one_that_was_read(tmp_path: Path) -
     path = tmp_path / "s.toml"
     path.write_text('[[rule]]\nfail = {kind = "timeout", message = "late"}\n')
     assert read_script(path) == (Rule(fail=ScriptedFailure("timeout", "late")),)
+
+
+@given(text=st.text(st.sampled_from("ab \t\n\x1c\x85\u2003\u200b\U0001f409"), max_size=40))
+def test_words_are_counted_as_an_echo_says_them(text: str) -> None:
+    assert scripted._words_in(text) == len(scripted._WORD.findall(text))

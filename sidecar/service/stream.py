@@ -1,0 +1,80 @@
+"""A connected Unix socket as a byte stream that can also send without waiting.
+
+The hot path of a small answer is one `send` that the kernel takes whole; only
+what it doesn't take needs a task that waits. Reading waits first and receives
+then, because a client that waits for its answer has sent nothing yet.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final, Protocol, Self
+
+import trio
+
+_RECEIVE_BYTES: Final = 65_536
+
+
+class Stream(Protocol):
+    """A two-way byte stream that can end its sending side. Raises Trio's BrokenResourceError, ClosedResourceError."""
+
+    def send_now(self, outgoing: bytes) -> int:
+        """How many bytes were taken at once, perhaps none. Not while a `send_all` is under way."""
+        ...
+
+    async def send_all(self, outgoing: bytes) -> None: ...
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray: ...
+    async def send_eof(self) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class SocketStream:
+    """A connected stream socket of this process."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+
+    @classmethod
+    def taken_from(cls, stream: trio.SocketStream) -> Self:
+        """The same connection; the stream that held it is left empty-handed."""
+        return cls(socket.socket(fileno=stream.socket.detach()))
+
+    def send_now(self, outgoing: bytes | memoryview) -> int:
+        try:
+            return self._socket.send(outgoing)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def send_all(self, outgoing: bytes) -> None:
+        rest = memoryview(outgoing)
+        while True:
+            await trio.lowlevel.wait_writable(self._socket)
+            rest = rest[self.send_now(rest) :]
+            if not rest:
+                return
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv(max_bytes or _RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+
+    async def send_eof(self) -> None:
+        await trio.lowlevel.checkpoint()
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def aclose(self) -> None:
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
