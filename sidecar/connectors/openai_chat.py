@@ -63,7 +63,7 @@ class OpenAIChat:
         return openai_chat_lower.lower(request, upstream, self._dialect)
 
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
-        lift = Lift(answer, self._clean, document_bytes_max=self._document_bytes_max)
+        lift = Lift(answer, self._clean, upstream=lowered.upstream, document_bytes_max=self._document_bytes_max)
         try:
             await self._carry(lowered, answer, lift)
         except ExchangeFault as fault:

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from sidecar.connectors.event_stream import EventStream, StreamFault
 from sidecar.connectors.failures import kind_of, words_of
+from sidecar.connectors.model_names import is_same_family
 from sidecar.connectors.promise import Answer, ResponseTooLarge
-from sidecar.connectors.tool_calls import BrokenCall, CallPieces, WholeCall
+from sidecar.connectors.tool_calls import BrokenCall, CallPieces, CallsTooLarge, WholeCall
 from sidecar.connectors.unicode_pieces import NotUnicode, UnicodePieces
 from sidecar.contract.values import FailureKind, StopReason, Usage
 from sidecar.rules.usage import UnusableUsage, plain_usage
@@ -42,18 +43,20 @@ _RESPONSE_ID_CHARACTERS_MAX: Final = 256
 class Lift:
     """Feed it the body; `is_over` says that nothing more of it matters."""
 
-    def __init__(self, answer: Answer, clean: Callable[[str], str], *, document_bytes_max: int) -> None:
+    def __init__(self, answer: Answer, clean: Callable[[str], str], *, upstream: str, document_bytes_max: int) -> None:
         self._answer = answer
+        self._upstream = upstream
         self._clean = clean
         self._document_bytes_max = document_bytes_max
         self._stream = EventStream(line_bytes_max=document_bytes_max, event_bytes_max=document_bytes_max)
         self._document: bytearray | None = None
         self._begun = False
         self._finish: str | None = None
-        self._usage: dict[str, Any] | None = None
+        self._usage: dict[str, Any] | None = None  # that came with the finish reason or behind it
+        self._running: dict[str, Any] | None = None  # that came before it, and nothing was said since
         self._refused = False
         self._text = UnicodePieces()
-        self._calls = CallPieces()
+        self._calls = CallPieces(document_bytes_max)
         self._response_id: str | None = None
         self.is_over = False
 
@@ -148,6 +151,7 @@ class Lift:
         if not event or event.startswith(":"):
             return  # keep-alives: `data:` alone, and `data: : keepalive`
         if event == "[DONE]":
+            self._usage = self._usage or self._running  # nothing can come behind it, so the last count is the final one
             self.settle()
             self._break("unavailable", "the stream was done before its finish reason")
             return
@@ -177,7 +181,7 @@ class Lift:
             self._break("provider", "the provider's body has neither an error nor a finished answer")
 
     def _chunk(self, chunk: dict[str, Any], part: str) -> None:
-        usage = chunk["usage"] if isinstance(chunk.get("usage"), dict) else None
+        usage = _usage_in(chunk)
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error:
             self._usage = usage or self._usage
@@ -185,9 +189,13 @@ class Lift:
             return
         if self._response_id is None and isinstance(chunk.get("id"), str) and chunk["id"].isprintable():
             self._response_id = self._clean(chunk["id"])[:_RESPONSE_ID_CHARACTERS_MAX] if chunk["id"] else None
+        if isinstance(chunk.get("model"), str) and not is_same_family(self._upstream, chunk["model"]):
+            self._answer.note("other_model")
         self._choices(chunk.get("choices"), part)
         if usage is not None and self._finish is not None:
-            self._usage = usage  # what stands on earlier chunks is a running total, and no final count
+            self._usage = usage
+        elif usage is not None:
+            self._running = usage
 
     def _choices(self, choices: object, part: str) -> None:
         if choices is None:
@@ -203,13 +211,18 @@ class Lift:
         try:
             if isinstance(part, dict):
                 self._part(part)
+        except CallsTooLarge as fault:
+            self._break("result_size", str(fault))
+            return
         except (BrokenCall, NotUnicode) as fault:
             self._break("provider", str(fault))
             return
-        if choice.get("finish_reason") is not None:
+        if choice.get("finish_reason") not in (None, ""):
             self._finish = str(choice["finish_reason"])
 
     def _part(self, part: dict[str, Any]) -> None:
+        if any(said for name, said in part.items() if name != "role"):
+            self._running = None
         self._answer.text(self._text.feed(_text_in(part.get("content"))))
         refusal = part.get("refusal")
         if isinstance(refusal, str) and refusal:
@@ -242,15 +255,29 @@ def _text_in(content: object) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
+def _usage_in(chunk: dict[str, Any]) -> dict[str, Any] | None:
+    """The counts of a chunk; those that older llama.cpp servers read from their cache stand beside them."""
+    usage = chunk.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    cached = _object(chunk.get("timings")).get("cache_n")
+    return usage if cached is None else {"cache_n": cached, **usage}
+
+
 def usage_of(said: dict[str, Any]) -> tuple[Usage, bool]:
     """The usage object of a chunk; raises UnusableUsage."""
     prompt, completion = _object(said.get("prompt_tokens_details")), _object(said.get("completion_tokens_details"))
     output, reasoning = said.get("completion_tokens"), completion.get("reasoning_tokens")
     if _reports_reasoning_apart(said.get("prompt_tokens"), output, reasoning, said.get("total_tokens")):
         output += reasoning  # type: ignore[operator]
+    cached = (
+        prompt.get("cached_tokens"),
+        said.get("prompt_cache_hit_tokens"),
+        said.get("cache_n"),
+    )  # DeepSeek's second
     return plain_usage(
         input_total=said.get("prompt_tokens"),
-        cache_read=prompt.get("cached_tokens", said.get("prompt_cache_hit_tokens")),  # the second is DeepSeek's
+        cache_read=next((count for count in cached if count is not None), None),
         cache_write=prompt.get("cache_write_tokens"),
         output=output,
         reasoning=reasoning,

@@ -24,6 +24,10 @@ class BrokenCall(ValueError):
     """A call that no caller can answer: without a usable name, or with arguments that are no JSON object."""
 
 
+class CallsTooLarge(ValueError):
+    """The calls of one turn have grown above their bound, whole or not."""
+
+
 class WholeCall(Struct, frozen=True):
     """Its id is what the provider said, maybe empty or used twice: the Answer makes it usable."""
 
@@ -45,7 +49,7 @@ class _Open:
 
     def may_be_over(self) -> bool:
         """Whether the next piece may begin another call. Looked at a few times only: each look reads all that came."""
-        if not any(self.arguments) or not "".join(self.arguments[-2:]).rstrip().endswith("}"):
+        if not self.arguments or not "".join(self.arguments[-2:]).rstrip().endswith("}"):
             return False
         self.looks += 1
         return self.looks <= _LOOKS_MAX and self.is_whole()
@@ -66,28 +70,32 @@ class _Open:
             self.whole()
         except BrokenCall:
             return False
-        return any(self.arguments)
+        return bool(self.arguments)
 
 
 class CallPieces:
-    """Every call of one turn, in the order in which they began."""
+    """Every call of one turn, in the order in which they began; `bytes_max` bounds all of their text together."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
         self._calls: list[_Open] = []
         self._by_index: dict[int, _Open] = {}
 
     def take(self, piece: dict[str, Any]) -> None:
-        """One element of `delta.tool_calls`. Raises BrokenCall for too many calls."""
+        """One element of `delta.tool_calls`. Raises BrokenCall for too many calls, and CallsTooLarge."""
         said = piece.get("function")
         function: dict[str, Any] = said if isinstance(said, dict) else {}
         call_id, name = _text(piece.get("id")), _text(function.get("name"))
         call = self._meant(piece.get("index"), call_id, name)
         call.call_id = call.call_id or call_id
         call.name = name or call.name
-        arguments = function.get("arguments")
-        if isinstance(arguments, dict):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        call.arguments.append(_text(arguments))
+        arguments = _arguments(function.get("arguments"))
+        self._bytes += len(arguments.encode("utf-8", "surrogatepass"))
+        if self._bytes > self._bytes_max:
+            raise CallsTooLarge(f"the tool calls are larger than {self._bytes_max} bytes")
+        if arguments:
+            call.arguments.append(arguments)
 
     def whole(self) -> list[WholeCall]:
         """Every call of a turn that ended by itself. Raises BrokenCall."""
@@ -115,6 +123,13 @@ class CallPieces:
             raise BrokenCall(f"the provider made more than {CALLS_MAX} tool calls")
         self._calls.append(_Open())
         return self._calls[-1]
+
+
+def _arguments(said: object) -> str:
+    """A piece of JSON text; what is no text is written as JSON, so that an array is not taken for no arguments."""
+    if said is None or isinstance(said, str):
+        return said or ""
+    return json.dumps(said, ensure_ascii=False)
 
 
 def _text(said: object) -> str:

@@ -34,7 +34,7 @@ def said(text: str) -> str:
 def lifted(*pieces: str | bytes, close: bool = True, document_bytes_max: int = 100_000) -> Answer:
     answer = Answer(frozenset(), 1_000_000, fresh_id=lambda: "call_fresh")
     answer.sent = True
-    lift = Lift(answer, lambda text: text, document_bytes_max=document_bytes_max)
+    lift = Lift(answer, lambda text: text, upstream="tiny", document_bytes_max=document_bytes_max)
     for piece in pieces:
         lift.feed(piece.encode() if isinstance(piece, str) else piece)
     if close:
@@ -210,7 +210,7 @@ def test_an_end_without_done_is_good_once_the_finish_reason_came() -> None:
 
 def test_a_finish_before_a_break_stands_when_settled() -> None:
     answer = Answer(frozenset(), 1000)
-    lift = Lift(answer, str, document_bytes_max=1000)
+    lift = Lift(answer, str, upstream="tiny", document_bytes_max=1000)
     lift.settle()
     assert answer.ended is None
     lift.feed(chunk({}, "stop", usage=USED).encode())
@@ -312,7 +312,7 @@ def test_a_document_or_an_event_above_its_bound_is_too_large() -> None:
 
 def test_an_answer_above_its_bound_is_too_large() -> None:
     answer = Answer(frozenset(), 10)
-    lift = Lift(answer, str, document_bytes_max=1000)
+    lift = Lift(answer, str, upstream="tiny", document_bytes_max=1000)
     with pytest.raises(ResponseTooLarge):
         lift.feed(said("x" * 11).encode())
     assert end(answer).kind == "result_size"
@@ -320,7 +320,7 @@ def test_an_answer_above_its_bound_is_too_large() -> None:
 
 def test_a_call_above_the_answers_bound_is_too_large_and_raises_nothing_at_the_end() -> None:
     answer = Answer(frozenset(), 10)
-    lift = Lift(answer, str, document_bytes_max=1000)
+    lift = Lift(answer, str, upstream="tiny", document_bytes_max=1000)
     lift.feed(called({"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"a":"long"}'}}).encode())
     lift.feed((chunk({}, "stop") + DONE).encode())
     assert end(answer).kind == "result_size"
@@ -522,7 +522,7 @@ def test_a_running_total_is_no_final_usage() -> None:
 def test_calls_that_are_too_large_keep_the_usage_that_came_with_the_end() -> None:
     answer = Answer(frozenset(), 100)
     answer.sent = True
-    lift = Lift(answer, lambda text: text, document_bytes_max=100_000)
+    lift = Lift(answer, lambda text: text, upstream="tiny", document_bytes_max=100_000)
     call = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": json.dumps({"at": "x" * 500})}}
     for event in (chunk({"tool_calls": [call]}), chunk({}, "tool_calls", usage=running(7))):
         lift.feed(event.encode())
