@@ -11,16 +11,30 @@ import ctypes
 import errno
 import fcntl
 import os
+import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _IOV_MAX: Final = 512
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
-_libc: Final = ctypes.CDLL(None)
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 # Not every libc has the first; where it doesn't, the second takes 64-bit offsets.
-_fallocate: Final = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
+_libc_fallocate: Final = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
 _ZEROS: Final = bytes(1 << 20)
+# linux/fs.h: _IOR('f', 1, long), _IOW('f', 2, long), FS_NOCOW_FL; as most machines number them.
+_GET_FLAGS: Final = (2 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 1
+_SET_FLAGS: Final = (1 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 2
+_NO_COPY_ON_WRITE: Final = 0x00800000
+
+
+def _fallocate(descriptor: int, mode: int, offset: int, length: int) -> int:
+    """The errno, or 0."""
+    if _libc_fallocate is None:
+        return errno.ENOSYS
+    failed = _libc_fallocate(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(length))
+    return ctypes.get_errno() if failed else 0
 
 
 class DiskFiles:
@@ -29,6 +43,18 @@ class DiskFiles:
     def create(self, path: Path) -> int:
         """A new file, for reading and writing; it must not be there yet."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def write_in_place(self, descriptor: int) -> None:
+        """Of an empty file: its blocks, once written, are written again where they are.
+
+        On btrfs a write over written zeros would else need new room, and fail on a full disk. A file system that
+        always writes in place, or never does, is left as it is.
+        """
+        flags = bytearray(struct.calcsize("l"))
+        with suppress(OSError):
+            fcntl.ioctl(descriptor, _GET_FLAGS, flags)
+            struct.pack_into("i", flags, 0, struct.unpack_from("i", flags)[0] | _NO_COPY_ON_WRITE)
+            fcntl.ioctl(descriptor, _SET_FLAGS, flags)
 
     def open_to_read(self, path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,6 +92,11 @@ class DiskFiles:
         return os.pwritev(descriptor, pieces, offset)
 
     def write_zeros(self, descriptor: int, size: int) -> None:
+        """Takes the room for all of them first, so that where there is too little, what there is stays for others:
+        under a quota a write in place still needs some."""
+        code = _fallocate(descriptor, 0, 0, size)
+        if code in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(code, os.strerror(code))
         for at in range(0, size, len(_ZEROS)):
             self.write(descriptor, [_ZEROS[: size - at]], at)
 
@@ -107,8 +138,8 @@ class DiskFiles:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             length = os.fstat(descriptor).st_size - offset
-            if length > 0 and _fallocate:
-                _fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(length))
+            if length > 0:
+                _fallocate(descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length)
         finally:
             os.close(descriptor)
 

@@ -26,6 +26,7 @@ def make_spare(files: DiskFiles, directory: Path, segment_bytes: int, randbytes:
     path = directory / f"{secrets.token_hex(8)}{_SUFFIX}"
     descriptor = files.create(path)
     try:
+        files.write_in_place(descriptor)
         files.write_zeros(descriptor, segment_bytes)
         files.sync(descriptor)
     except OSError:

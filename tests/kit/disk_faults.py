@@ -16,7 +16,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -184,43 +184,40 @@ def ext4(image: Path, place: Path, size_bytes: int, options: str = "") -> Iterat
 
 
 @contextmanager
-def btrfs_with_quota(image: Path, place: Path, limit_bytes: int) -> Iterator[Path]:
-    """A directory whose files together may take so many bytes, and then get EDQUOT."""
+def btrfs(image: Path, place: Path) -> Iterator[Path]:
     needs_root()
     needs("mkfs.btrfs", "btrfs", "losetup")
     with image.open("wb") as file:
-        file.truncate(256 * MEBIBYTE)
+        file.truncate(120 * MEBIBYTE)
     _run("mkfs.btrfs", "-q", image)
     with mounted(place, "-o", "loop", image):
-        _run("btrfs", "quota", "enable", place)
-        _run("btrfs", "subvolume", "create", place / "ledger")
-        _run("btrfs", "qgroup", "limit", str(limit_bytes), place / "ledger")
-        yield place / "ledger"
+        yield place
 
 
-class Ballast:
-    """A file that takes what room there is."""
+def set_btrfs_quota(disk: Path, directory: Path, limit_bytes: int) -> None:
+    """The files of this new or known directory may together take so many bytes, and then get EDQUOT."""
+    if not directory.exists():
+        _run("btrfs", "quota", "enable", disk)
+        _run("btrfs", "subvolume", "create", directory)
+    _run("btrfs", "qgroup", "limit", str(limit_bytes), directory)
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "ballast"
 
-    def fill(self) -> None:
-        """Until the file system refuses one more byte."""
-        with self._path.open("wb", buffering=0) as file:
-            for piece in (MEBIBYTE, 4096, 1):
-                try:
-                    while file.write(bytes(piece)):
-                        pass
-                except OSError:
-                    continue
-
-    def drop(self) -> None:
-        self._path.unlink()
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+@contextmanager
+def ballast(directory: Path) -> Iterator[None]:
+    """A file takes what room there is, until the file system refuses one more byte; then it is gone again."""
+    path = directory / "ballast"
+    with path.open("wb", buffering=0) as file:
+        for piece in (MEBIBYTE, 4096, 1):
+            with suppress(OSError):
+                while file.write(bytes(piece)):
+                    pass
+        with suppress(OSError):
+            os.fsync(file)
+    try:
+        yield
+    finally:
+        path.unlink()
+        os.sync()  # some file systems count what was freed only now
 
 
 def wait_for_spares(ledger: Path, count: int, segment_bytes: int) -> None:

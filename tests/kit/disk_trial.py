@@ -8,7 +8,8 @@ is indeterminate and holds its money, and a restart serves again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +64,16 @@ class Trial:
         ids = [f"warm-{number:03}" for number in range(count)]
         assert [self.ask(client, request_id) for request_id in ids] == ["end_turn"] * count
         return ids
+
+    def ask_until_refused(self, client: Client, most: int = 40) -> str:
+        """New requests until the ledger takes none; the id of the first that was refused."""
+        for number in range(most):
+            request_id = f"fill-{number:03}"
+            word = self.ask(client, request_id)
+            if word == "ledger_unavailable":
+                return request_id
+            assert word == "end_turn"
+        raise AssertionError(f"{most} requests were admitted")
 
     def hold_at_the_provider(self, client: Client, *ids: str) -> None:
         """Sends requests, and returns when all of them have begun and wait for the provider."""
@@ -181,3 +192,50 @@ def poisoned_once(daemon: Process, text: str) -> None:
     assert line.startswith("ledger_poisoned ")
     for word in (text, ".segment", str(daemon.folder / "ledger"), "exit with 74"):
         assert word in line
+
+
+SEGMENT_BYTES = 1 << 20
+SPARES = 2
+FEW_AT_ONCE = "requests_in_flight_max = 8"  # then two spare segments are kept
+
+
+Full = Callable[[Process], AbstractContextManager[None]]
+
+
+def pressure_refuses_and_passes(trial: Trial, text: str, full: Full) -> None:
+    """While `full` is entered no spare can be made: nothing new is admitted, all else goes on, and it passes."""
+    trial.provider.answer_characters = 150_000  # a few of them fill a segment
+    with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
+        disk_faults.wait_for_spares(trial.ledger, SPARES, SEGMENT_BYTES)
+        with daemon.connect() as client, daemon.connect() as other:
+            warm = trial.warm_up(client, 2)
+            trial.hold_at_the_provider(other, "running1", "running2", "running3")
+            with full(daemon):
+                refused = trial.ask_until_refused(client)
+                assert len(at_level(daemon, "warning")) == 1
+                assert "bytes are needed and" in trial.why(client, refused)
+                assert [trial.ask(client, request_id) for request_id in warm] == ["end_turn"] * len(warm)
+                trial.provider.release()
+                assert [trial.heard(other.receive() or b"") for _ in range(3)] == ["end_turn"] * 3, "what ran settles"
+                assert trial.ask(client, "later-01") == "ledger_unavailable"
+                assert trial.provider.asked["later-01"] == trial.provider.asked[refused] == 0
+            wait_until(lambda: trial.ask(client, refused) == "end_turn")
+            assert trial.ask(client, "later-01") == "end_turn", "admitted again, without a restart"
+        assert daemon.stop() == 0
+        pressed_once(daemon, text)
+    trial.check(daemon=FEW_AT_ONCE)
+
+
+def pressed_once(daemon: Process, text: str) -> None:
+    """One line says why requests are refused, and one that it is over; none is an error."""
+    assert at_level(daemon, "error") == []
+    (line,) = at_level(daemon, "warning")
+    assert line.startswith("ledger_pressure ")
+    for word in (text, f"{SEGMENT_BYTES} bytes are needed", str(daemon.folder / "ledger"), "no request is admitted"):
+        assert word in line
+    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "info")) == 1
+
+
+def spares_that_fail_are_pressure(trial: Trial, call: str, error: str, text: str) -> None:
+    """Whatever the reason: nothing in use is touched by it."""
+    pressure_refuses_and_passes(trial, text, lambda daemon: disk_faults.spares_fail(daemon, call, error))

@@ -14,7 +14,7 @@ import pytest
 from kit import disk_faults
 from kit.counted_provider import CountedProvider, counted_provider
 from kit.daemon_process import running_daemon
-from kit.disk_trial import WARM_UPS, Trial, a_failure_in_use_is_final, poisoned_once
+from kit.disk_trial import WARM_UPS, Trial, a_failure_in_use_is_final, poisoned_once, spares_that_fail_are_pressure
 
 
 @pytest.fixture
@@ -52,3 +52,10 @@ def test_a_goodbye_that_cant_be_written_is_a_failed_ledger_and_says_why(trial: T
         assert daemon.stop() == 74
         poisoned_once(daemon, "Input/output error")
     trial.check()
+
+
+@pytest.mark.parametrize(("error", "text"), [("ENOSPC", "No space left on device"), ("EDQUOT", "Disk quota exceeded")])
+def test_a_spare_that_cant_be_made_is_pressure_and_passes_without_a_restart(
+    trial: Trial, error: str, text: str
+) -> None:
+    spares_that_fail_are_pressure(trial, "pwritev2", error, text)
