@@ -24,6 +24,7 @@ from sidecar.contract.values import ProviderRequest
 _PATH: Final = "/chat/completions"
 _DOCUMENT_MARGIN_BYTES: Final = 1 << 20
 _REST_SECONDS_MAX: Final = 0.1  # a body that ends by then leaves its connection for the next request
+_LAST_WORD_SECONDS_MAX: Final = 2.0  # `[DONE]` follows the usage at once, where a server sends it at all
 
 
 def endpoint(base_url: str) -> str:
@@ -76,7 +77,10 @@ class OpenAIChat:
         await self._client.aclose()
 
     async def _carry(self, lowered: Lowered, answer: Answer, lift: Lift) -> None:
-        """Posts and feeds what comes; once the answer is complete, the rest of the body gets a moment to end."""
+        """Posts and feeds what comes; once the answer is complete, the rest of the body gets a moment to end.
+
+        A server that says all but its last word is not waited for until the deadline, with the slot held.
+        """
         with trio.CancelScope() as rest:
             async with aclosing(post(self._client, self._outgoing(lowered), answer, self._body_bytes_max)) as pieces:
                 async for piece in pieces:
@@ -84,6 +88,10 @@ class OpenAIChat:
                     if lift.is_over:
                         moment = _REST_SECONDS_MAX if answer.ended and answer.ended.stop_reason else 0
                         rest.deadline = min(rest.deadline, trio.current_time() + moment)
+                    elif lift.has_usage:
+                        rest.deadline = min(rest.deadline, trio.current_time() + _LAST_WORD_SECONDS_MAX)
+        if rest.cancelled_caught:
+            lift.settle()
         if answer.ended is None:
             lift.close()
 

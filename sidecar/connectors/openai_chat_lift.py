@@ -60,6 +60,11 @@ class Lift:
         self._response_id: str | None = None
         self.is_over = False
 
+    @property
+    def has_usage(self) -> bool:
+        """Whether the finish reason and the usage have been read, so that only `[DONE]` is still to come."""
+        return self._finish is not None and self._usage is not None
+
     def feed(self, piece: bytes) -> None:
         if self.is_over:
             return

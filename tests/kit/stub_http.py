@@ -6,7 +6,7 @@ Each request that arrives whole is counted and kept; what answers it is a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,9 +15,9 @@ import trio
 
 @dataclass
 class Reply:
-    """`pieces` go out one write each; then the connection stays, is closed, is reset, or hangs without a word."""
+    """`pieces` go out one write each, also without end; then the connection stays, is closed, is reset, or hangs."""
 
-    pieces: tuple[bytes, ...] = ()
+    pieces: Iterable[bytes] = ()
     then: str = "keep"  # keep, close, reset, hang
 
 
@@ -36,6 +36,7 @@ class StubProvider:
     reply: Callable[[int], Reply]
     requests: list[Heard] = field(default_factory=list)
     connections: int = 0
+    ended: int = 0  # of those connections
     gone: trio.Event = field(default_factory=trio.Event)  # the client has hung up on some connection
     heard: trio.Event = field(default_factory=trio.Event)
 
@@ -58,6 +59,7 @@ class StubProvider:
         except trio.BrokenResourceError:
             pass
         finally:
+            self.ended += 1
             self.gone.set()
             await trio.aclose_forcefully(stream)
 
