@@ -10,17 +10,18 @@ digests are. Source: ECOSYSTEM section 4.
 from __future__ import annotations
 
 import json
-import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
 Form = Literal["text", "journal", "json"]
 _VALUE_CHARACTERS_MAX: Final = 200
-_JOURNAL_LEVELS: Final = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}
-_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:;/@+-%()[]<>*#!?'^~|&$")
+_PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
+_PLAIN: Final = re.compile(r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+")
 
 
 def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Form:
@@ -37,31 +38,32 @@ class Log:
     """Writes facts: a name and named values."""
 
     def __init__(self, stream: TextIO | None = None, form: Form | None = None) -> None:
-        stream = stream or sys.stderr
-        self._form = form or default_form(stream)
-        self._logger = logging.Logger("sidecar", logging.INFO)
-        self._logger.addHandler(logging.StreamHandler(stream))
+        self._stream = stream or sys.stderr
+        self._form = form or default_form(self._stream)
 
     def info(self, fact: str, /, **values: object) -> None:
-        self._write(logging.INFO, fact, values)
+        self._write("info", fact, values)
 
     def warning(self, fact: str, /, **values: object) -> None:
-        self._write(logging.WARNING, fact, values)
+        self._write("warning", fact, values)
 
     def error(self, fact: str, /, **values: object) -> None:
-        self._write(logging.ERROR, fact, values)
+        self._write("error", fact, values)
 
-    def _write(self, level: int, fact: str, values: Mapping[str, object]) -> None:
+    def _write(self, level: str, fact: str, values: Mapping[str, object]) -> None:
+        """One line, at once. Nobody is told where it can't be written: there is no other place to say so."""
+        with suppress(OSError, ValueError):
+            self._stream.write(self._line(level, fact, values) + "\n")
+            self._stream.flush()
+
+    def _line(self, level: str, fact: str, values: Mapping[str, object]) -> str:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        name = logging.getLevelName(level).lower()
         if self._form == "json":
             said = {key: _json(value) for key, value in values.items()}
-            own = {"time": now, "level": name, "fact": fact}
-            line = _dumped({**own, **said, **own})
-        else:
-            words = " ".join([fact, *(f"{key}={_text(value)}" for key, value in values.items())])
-            line = f"<{_JOURNAL_LEVELS[level]}>{words}" if self._form == "journal" else f"{now} {name} {words}"
-        self._logger.log(level, "%s", line)
+            own = {"time": now, "level": level, "fact": fact}
+            return _dumped({**own, **said, **own})
+        words = " ".join([fact, *(f"{key}={_text(value)}" for key, value in values.items())])
+        return f"<{_PRIORITIES[level]}>{words}" if self._form == "journal" else f"{now} {level} {words}"
 
 
 def _cut(value: object) -> str:
@@ -75,7 +77,7 @@ def _json(value: object) -> object:
 
 def _text(value: object) -> str:
     text = _cut(value)
-    return text if text and _PLAIN.issuperset(text) else _dumped(text)
+    return text if _PLAIN.fullmatch(text) else _dumped(text)
 
 
 def _dumped(value: object) -> str:

@@ -69,3 +69,15 @@ def test_the_journal_form_is_for_a_stream_that_the_journal_reads(tmp_path: Path)
         assert default_form(stream, {"JOURNAL_STREAM": "1:2"}) == "text"
         assert default_form(stream, {}) == "text"
     assert default_form(io.StringIO(), {"JOURNAL_STREAM": "1:2"}) == "text"
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_line_that_cannot_be_written_stops_nobody() -> None:
+    Log(FullDisk(), "text").error("ledger_poisoned", why="the disk")
+    closed = io.StringIO()
+    closed.close()
+    Log(closed, "text").info("stopped")
