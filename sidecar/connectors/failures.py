@@ -61,6 +61,7 @@ KIND_BY_CODE: Final[Mapping[str, FailureKind]] = {
             "invalid_function_parameters",
             "invalid_prompt",
             "content_policy_violation",
+            "content_filter",
             "cyber_policy",
             "bio_policy",
             "request_too_large",
@@ -96,15 +97,24 @@ def kind_of_status(status: int) -> FailureKind:
 
 
 def kind_of(error: Mapping[str, Any], status: int | None) -> FailureKind:
-    """By the error object's `code`, then its `type`, then the status; a whole-number code is a status."""
+    """By the error object's `code`, then its `type`, then the status; a whole-number code is a status.
+
+    OpenRouter's 403 for a prompt that its moderation flagged says nothing of the credential.
+    """
     words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]
     for word in words:
         if word in KIND_BY_CODE:
             return KIND_BY_CODE[word]
     status = _status_in(error.get("code")) or status
+    if status == 403 and _is_moderation(error.get("metadata")):
+        return "invalid_request"
     if status is not None:
         return kind_of_status(status)
     return next((KIND_BY_VAGUE_WORD[word] for word in words if word in KIND_BY_VAGUE_WORD), "provider")
+
+
+def _is_moderation(metadata: object) -> bool:
+    return isinstance(metadata, dict) and ("flagged_input" in metadata or "reasons" in metadata)
 
 
 def _status_in(code: object) -> int | None:

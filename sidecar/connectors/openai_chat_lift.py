@@ -30,6 +30,7 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
     "tool_calls": "tool_use",
     "function_call": "tool_use",
     "length": "max_output_tokens",
+    "refusal": "refusal",  # gateways that pass on the word of the API behind them
     "content_filter": "refusal",
     "sensitive": "refusal",
     "model_length": "context_window",

@@ -153,7 +153,7 @@ async def test_cancelled_before_it_begins_it_sends_nothing(made: Made) -> None:
 
 
 @every_connector
-async def test_E12_an_answer_above_its_bound_fails_at_once(made: Made) -> None:
+async def test_e12_an_answer_above_its_bound_fails_at_once(made: Made) -> None:
     async with made("huge") as connector:
         lowered = connector.lower(a_request(), "tiny")
         answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX)

@@ -54,11 +54,11 @@ def test_no_bytes_at_all_raise_and_a_fault_is_always_last(whole: bytes) -> None:
     assert all(isinstance(event, Event) for event in events[:-1])
 
 
-def test_E1_crlf_split_over_chunks_makes_no_phantom_blank_line() -> None:
+def test_e1_crlf_split_over_chunks_makes_no_phantom_blank_line() -> None:
     assert byte_by_byte(b"data: a\r\ndata: b\r\n\r\n") == [Event("a\nb")]
 
 
-def test_E3_utf8_split_at_every_point_gives_the_same_string() -> None:
+def test_e3_utf8_split_at_every_point_gives_the_same_string() -> None:
     document = '{"t":"北京🙂"}'
     whole = f"data: {document}\n\n".encode()
     for cut in range(len(whole) + 1):
@@ -66,7 +66,7 @@ def test_E3_utf8_split_at_every_point_gives_the_same_string() -> None:
     assert json.loads(document)["t"] == "北京🙂"
 
 
-def test_E4_comments_before_between_and_after_events_are_ignored() -> None:
+def test_e4_comments_before_between_and_after_events_are_ignored() -> None:
     comment = b": OPENROUTER PROCESSING\n\n"
     assert parsed(comment, b'data: {"a":1}\n\n', comment, b"data: 2\n", comment[:-1], b"\n", comment) == [
         Event('{"a":1}'),
@@ -74,7 +74,7 @@ def test_E4_comments_before_between_and_after_events_are_ignored() -> None:
     ]
 
 
-def test_E5_empty_data_and_doubled_colons_are_given_as_they_are() -> None:
+def test_e5_empty_data_and_doubled_colons_are_given_as_they_are() -> None:
     assert parsed(b"data:\n\ndata\n\ndata: : keepalive\n\n") == [Event(""), Event(""), Event(": keepalive")]
 
 

@@ -243,7 +243,7 @@ async def test_a_tls_handshake_that_fails_costs_nothing() -> None:
     assert (end(answer).kind, end(answer).usage) == ("unavailable", NOTHING_USED)
 
 
-async def test_E14_a_server_that_never_accepts_the_handshake_is_dropped_by_the_deadline_and_costs_nothing() -> None:
+async def test_e14_a_server_that_never_accepts_the_handshake_is_dropped_by_the_deadline_and_costs_nothing() -> None:
     async with a_client() as client, stub_provider(Reply()) as stub:
         answer = an_answer()
         with trio.move_on_after(0.1) as scope:
@@ -263,7 +263,7 @@ async def test_E14_a_server_that_never_accepts_the_handshake_is_dropped_by_the_d
     ],
     ids=["silence", "half a head", "short", "no last chunk"],
 )
-async def test_A12_a_connection_that_dies_after_the_request_left_is_unavailable_of_unknown_usage(
+async def test_a12_a_connection_that_dies_after_the_request_left_is_unavailable_of_unknown_usage(
     pieces: tuple[bytes, ...], then: str
 ) -> None:
     async with a_client() as client, stub_provider(Reply(pieces, then)) as stub:
@@ -276,7 +276,7 @@ async def test_A12_a_connection_that_dies_after_the_request_left_is_unavailable_
 
 
 @pytest.mark.parametrize("status", [500, 408, 409, 429, 503])
-async def test_C12_a_failure_that_sdks_retry_is_one_post(status: int) -> None:
+async def test_c12_a_failure_that_sdks_retry_is_one_post(status: int) -> None:
     reply = whole('{"error":{"message":"no"}}', status, "x-should-retry: true", "retry-after: 0")
     async with a_client() as client, stub_provider(reply) as stub:
         await read(client, stub.url, an_answer())
@@ -396,7 +396,7 @@ async def test_an_endless_head_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("pieces", [(), chunked(b"one", ends=False).pieces], ids=["before the head", "inside the body"])
-async def test_I1_cancelled_it_drops_the_connection_and_lets_the_cancellation_pass(pieces: tuple[bytes, ...]) -> None:
+async def test_i1_cancelled_it_drops_the_connection_and_lets_the_cancellation_pass(pieces: tuple[bytes, ...]) -> None:
     async with a_client() as client, stub_provider(Reply(pieces, "hang")) as stub:
         answer = an_answer()
         with trio.CancelScope() as scope:

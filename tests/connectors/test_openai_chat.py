@@ -81,21 +81,21 @@ async def test_a_break_behind_the_finish_reason_changes_nothing(then: str) -> No
 
 @pytest.mark.parametrize("then", ["close", "reset"])
 @pytest.mark.parametrize("pieces", [(), (SAID,), (SAID, FINISH[:-9])], ids=["nothing", "text", "half a finish"])
-async def test_E10_A12_a_break_before_the_finish_reason_is_unavailable_of_unknown_usage(
+async def test_e10_a12_a_break_before_the_finish_reason_is_unavailable_of_unknown_usage(
     pieces: tuple[bytes, ...], then: str
 ) -> None:
     ended, _, requests, _ = await asked(chunked(*pieces, ends=False, then=then))
     assert (ended.kind, ended.usage, requests) == ("unavailable", None, 1)
 
 
-async def test_E10_a_body_that_ends_before_the_finish_reason_is_unavailable() -> None:
+async def test_e10_a_body_that_ends_before_the_finish_reason_is_unavailable() -> None:
     for reply in (chunked(SAID), chunked(SAID, DONE), chunked(), whole(SAID), whole("")):
         ended, _, _, _ = await asked(reply)
         assert (ended.kind, ended.usage) == ("unavailable", None)
 
 
 @pytest.mark.parametrize("status", [500, 408, 409])
-async def test_C12_exactly_one_post_is_made_whatever_comes_back(status: int) -> None:
+async def test_c12_exactly_one_post_is_made_whatever_comes_back(status: int) -> None:
     _, _, requests, _ = await asked(whole("{}", status))
     assert requests == 1
     _, _, requests, _ = await asked(Reply((), "reset"))
@@ -108,7 +108,7 @@ async def test_while_the_model_loads_the_server_is_unavailable_and_nothing_is_pa
     assert ended == Ended(kind="unavailable", message="Loading model", usage=v.NOTHING_USED)
 
 
-async def test_G7_a_context_that_is_too_long_is_an_invalid_request() -> None:
+async def test_g7_a_context_that_is_too_long_is_an_invalid_request() -> None:
     said = '{"error":{"code":400,"message":"the request exceeds the context","type":"exceed_context_size_error"}}'
     ended, _, _, _ = await asked(whole(said, 400))
     assert ended == Ended(kind="invalid_request", message="the request exceeds the context", usage=v.NOTHING_USED)
@@ -135,7 +135,7 @@ async def test_a_raw_body_above_its_bound_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("pieces", [(), (head(),), chunked(SAID, ends=False).pieces], ids=["silent", "head", "body"])
-async def test_E14_a_silent_server_is_dropped_at_the_deadline_in_every_phase(pieces: tuple[bytes, ...]) -> None:
+async def test_e14_a_silent_server_is_dropped_at_the_deadline_in_every_phase(pieces: tuple[bytes, ...]) -> None:
     async with stub_provider(Reply(pieces, "hang")) as stub:
         connector = chat_at(stub.url)
         answer = Answer(frozenset(), 1000)

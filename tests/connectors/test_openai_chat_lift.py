@@ -176,13 +176,13 @@ def test_half_a_character_at_a_cut_by_the_token_bound_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("alive", ["data:\n\n", "data: \n\n", "data: : keepalive\n\n", ": ping\n\n", "event: ping\n\n"])
-def test_E5_keep_alives_are_ignored(alive: str) -> None:
+def test_e5_keep_alives_are_ignored(alive: str) -> None:
     answer = lifted(alive, said("x"), alive, chunk({}, "stop"), alive, DONE)
     assert (text_of(answer), end(answer).stop_reason) == ("x", "end_turn")
 
 
 @pytest.mark.parametrize("nonsense", ["ping", "7", "[]", "null", "{", '"x"', "[" * 90_000])
-def test_E5_other_events_that_are_no_json_object_fail(nonsense: str) -> None:
+def test_e5_other_events_that_are_no_json_object_fail(nonsense: str) -> None:
     ended = end(lifted(said("x"), f"data: {nonsense}\n\n", chunk({}, "stop"), chunk(usage=USED), DONE))
     assert (ended.kind, ended.usage) == ("provider", None)
 
@@ -198,7 +198,7 @@ def test_choices_that_are_no_objects_fail(choices: Any) -> None:
     assert end(lifted(f"data: {json.dumps({'choices': choices})}\n\n", DONE)).kind == "provider"
 
 
-def test_E10_an_end_before_the_finish_reason_is_never_end_turn() -> None:
+def test_e10_an_end_before_the_finish_reason_is_never_end_turn() -> None:
     for close in ("", DONE):
         ended = end(lifted(said("The answer"), close))
         assert (ended.kind, ended.usage) == ("unavailable", None)
@@ -220,14 +220,14 @@ def test_a_finish_before_a_break_stands_when_settled() -> None:
 
 
 @pytest.mark.parametrize(("finish", "stop"), [pair for pair in STOP_REASONS.items() if pair[1] != "tool_use"])
-def test_G1_every_known_finish_reason_has_its_stop_reason(finish: str, stop: str) -> None:
+def test_g1_every_known_finish_reason_has_its_stop_reason(finish: str, stop: str) -> None:
     assert end(lifted(said("x"), chunk({}, finish, usage=USED), DONE)) == Ended(
         stop_reason=stop, usage=used(11, 3), provider_response_id="chatcmpl-1"
     )
 
 
 @pytest.mark.parametrize("finish", ["mystery", 7, True, [], {"a": 1}])
-def test_G1_an_unknown_finish_reason_fails_with_its_usage(finish: Any) -> None:
+def test_g1_an_unknown_finish_reason_fails_with_its_usage(finish: Any) -> None:
     ended = end(lifted(said("x"), chunk({}, finish, usage=USED), DONE))
     assert (ended.kind, ended.usage) == ("provider", used(11, 3))
 
@@ -242,7 +242,7 @@ def test_the_last_of_two_finish_reasons_wins_and_null_is_none() -> None:
     assert end(lifted(chunk({}, "length"), chunk({}, "stop"), chunk({}, None), DONE)).stop_reason == "end_turn"
 
 
-def test_G10_a_budget_spent_on_reasoning_ends_well_without_text() -> None:
+def test_g10_a_budget_spent_on_reasoning_ends_well_without_text() -> None:
     details = {**USED, "completion_tokens_details": {"reasoning_tokens": 3}}
     answer = lifted(chunk({"content": ""}), chunk({}, "length", usage=details), DONE)
     assert end(answer).stop_reason == "max_output_tokens"
@@ -258,7 +258,7 @@ def test_a_refusal_is_visible_text_and_the_stop_reason() -> None:
 # --- errors inside a 200 ------------------------------------------------------------------------------------
 
 
-def test_E6_an_error_behind_text_is_a_failure_and_its_text_is_kept_as_events() -> None:
+def test_e6_an_error_behind_text_is_a_failure_and_its_text_is_kept_as_events() -> None:
     answer = lifted(said("Part"), chunk(error={"type": "overloaded_error", "message": "Overloaded"}), DONE)
     assert (end(answer).kind, end(answer).message, end(answer).usage) == ("unavailable", "Overloaded", None)
     assert text_of(answer) == "Part"
@@ -284,16 +284,16 @@ def test_an_error_event_with_usage_settles_by_it_even_behind_a_finish_reason() -
         ('{"choices":[{"message":{"content":"cut', "unavailable"),
     ],
 )
-def test_E8_a_whole_document_with_an_error_or_without_an_answer_fails(body: str, kind: str) -> None:
+def test_e8_a_whole_document_with_an_error_or_without_an_answer_fails(body: str, kind: str) -> None:
     assert end(lifted(body)).kind == kind
     assert end(lifted(*body)).kind == kind
 
 
-def test_E8_an_error_as_the_first_event_of_a_stream_fails() -> None:
+def test_e8_an_error_as_the_first_event_of_a_stream_fails() -> None:
     assert end(lifted('data: {"error":{"code":429}}\n\n', DONE)).kind == "rate_limited"
 
 
-def test_E9_an_error_of_null_is_none() -> None:
+def test_e9_an_error_of_null_is_none() -> None:
     assert end(lifted(chunk({"content": "x"}, "stop", error=None), DONE)).stop_reason == "end_turn"
 
 
@@ -338,7 +338,7 @@ def piece(index: Any = None, id: Any = None, name: Any = None, arguments: Any = 
     return {name: value for name, value in made.items() if value is not None}
 
 
-def test_F1_pieces_without_an_id_go_to_the_call_of_their_index() -> None:
+def test_f1_pieces_without_an_id_go_to_the_call_of_their_index() -> None:
     answer = lifted(
         called(piece(0, "A", "look")), called(piece(1, "B", "look")),
         called(piece(0, None, "", '{"t":"A"}')), called(piece(1, None, "", '{"t":')),
@@ -349,7 +349,7 @@ def test_F1_pieces_without_an_id_go_to_the_call_of_their_index() -> None:
     assert end(answer).stop_reason == "tool_use"
 
 
-def test_F3_without_an_index_the_id_tells_calls_apart_in_their_order() -> None:
+def test_f3_without_an_index_the_id_tells_calls_apart_in_their_order() -> None:
     answer = lifted(
         called(piece(None, "a", "look", '{"n":')), called(piece(None, None, None, "1}")),
         called(piece(None, "b", "look", '{"n":2}')), chunk({}, "tool_calls"), DONE,
@@ -371,7 +371,7 @@ def test_indexes_may_begin_at_one_and_have_gaps_and_a_new_id_under_an_old_index_
 
 
 @pytest.mark.parametrize("arguments", [None, "", "{}"])
-def test_F5_a_call_without_arguments_has_an_empty_object(arguments: Any) -> None:
+def test_f5_a_call_without_arguments_has_an_empty_object(arguments: Any) -> None:
     answer = lifted(called(piece(0, "a", "look", arguments)), chunk({}, "tool_calls"), DONE)
     assert calls_of(answer) == [("a", "look", "{}")]
 
@@ -382,7 +382,7 @@ def test_arguments_sent_as_an_object_become_its_text() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"a":', "[]", "7", '{"a":1,"a":2}', '{"a":NaN}', '{"a":1}{"b":2}'])
-def test_F6_broken_arguments_with_a_normal_stop_fail_with_the_usage(arguments: str) -> None:
+def test_f6_broken_arguments_with_a_normal_stop_fail_with_the_usage(arguments: str) -> None:
     for finish in ("stop", "tool_calls"):
         answer = lifted(called(piece(0, "a", "look", arguments)), chunk({}, finish, usage=USED), DONE)
         assert (end(answer).kind, end(answer).usage) == ("provider", used(11, 3))
@@ -405,7 +405,7 @@ def test_a_call_that_a_cut_left_open_is_dropped_and_a_whole_one_kept(finish: str
     assert end(answer).stop_reason == STOP_REASONS[finish]
 
 
-def test_F8_whole_calls_with_a_stop_are_tool_use() -> None:
+def test_f8_whole_calls_with_a_stop_are_tool_use() -> None:
     assert end(lifted(called(piece(0, "a", "look")), chunk({}, "stop"), DONE)).stop_reason == "tool_use"
 
 

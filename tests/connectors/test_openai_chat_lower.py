@@ -34,7 +34,7 @@ def test_a_plain_request_says_no_more_than_it_must() -> None:
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
-def test_I6_the_bound_goes_upstream_as_the_request_has_it_in_the_servers_own_field(field: Any) -> None:
+def test_i6_the_bound_goes_upstream_as_the_request_has_it_in_the_servers_own_field(field: Any) -> None:
     made = body(max_output_tokens=31_999, dialect=Dialect(max_tokens_field=field))
     assert {name: value for name, value in made.items() if name.startswith("max")} == {field: 31_999}
 
@@ -114,7 +114,7 @@ def test_a_server_without_tool_choice_is_not_sent_one_and_cannot_be_made_to_call
         body(tools=(LOOK,), tool_choice="required", dialect=dialect)
 
 
-def test_I9_an_output_schema_goes_out_byte_for_byte() -> None:
+def test_i9_an_output_schema_goes_out_byte_for_byte() -> None:
     schema = '{"type":"object", "additionalProperties":true,"b":1.0,"a":12345678901234567890123}'
     raw = lower(build.request(output_schema_json=schema), "tiny", PLAIN).body
     assert b'"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":' + schema.encode() in raw
