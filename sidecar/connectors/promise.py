@@ -17,7 +17,7 @@ Source: CONTRACT sections 5 and 6, WIRE section 1.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -113,6 +113,14 @@ class Answer:
         self._text.append(text)
         if self._on_event is not None:
             self._on_event(TransportEventPayload(text_delta=TextDelta(text=text)))
+
+    def texts(self, pieces: Sequence[str]) -> None:
+        """Pieces of visible text that have all come at once."""
+        if self._on_event is None:
+            self.text("".join(pieces))
+            return
+        for piece in pieces:
+            self.text(piece)
 
     def tool_call(self, call_id: str, name: str, arguments: str) -> None:
         """One complete tool call. An unusable or used id is replaced by a fresh one; empty arguments mean `{}`."""

@@ -39,6 +39,9 @@ _PLAIN_VALUES: Final[dict[str, Any]] = {
 }
 
 
+_ECHO: Final = Rule()
+
+
 class _Asked(Struct, frozen=True):
     """What the rules look at, and what an echo is made of."""
 
@@ -53,6 +56,7 @@ class Scripted:
 
     def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
         self._rules = rules
+        self._words = tuple(map(_words_of, rules))
         self._answered: Counter[int] = Counter()
 
     def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
@@ -71,20 +75,24 @@ class Scripted:
         )
 
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
-        rule = self._rule_for(lowered.body)
+        rule, said = self._rule_for(lowered.body)
         answer.sent = not rule.nothing_sent
         if rule.delay_ms:
             await trio.sleep(rule.delay_ms / 1000)
         else:
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
         for thought in rule.reasoning:
             answer.reasoning_state(_state(lowered.upstream, thought))
-        cut = await self._speak(rule, lowered, answer)
+        cut = False
+        if rule.deltas is None and not rule.calls and not rule.fail and not rule.hang:
+            said, cut = _echo(lowered, answer)
+        else:
+            await self._speak(rule, answer)
         for call in rule.calls:
             answer.tool_call(call.id or _fresh_call_id(lowered, answer), call.name, call.arguments)
         if rule.hang:
             await trio.sleep_forever()
-        self._end(rule, lowered, answer, cut=cut)
+        self._end(rule, lowered, answer, said=said, cut=cut)
 
     async def aclose(self) -> None:
         """Nothing is kept open."""
@@ -98,26 +106,23 @@ class Scripted:
                 if rule.times is None:
                     return
 
-    def _rule_for(self, asked: _Asked) -> Rule:
+    def _rule_for(self, asked: _Asked) -> tuple[Rule, int]:
+        """The rule, and how many words it says."""
         for at, rule in enumerate(self._rules):
             if rule.reject is None and rule.matches(asked.model, asked.last_text, asked.last_tool):
                 if rule.times is not None and self._answered[at] >= rule.times:
                     continue
                 self._answered[at] += 1
-                return rule
-        return Rule()
+                return rule, self._words[at]
+        return _ECHO, 0
 
-    async def _speak(self, rule: Rule, lowered: Lowered, answer: Answer) -> bool:
-        """Emits the text; says whether the request's own output bound cut it."""
-        if rule.deltas is None and not rule.calls and not rule.fail and not rule.hang:
-            return _echo(lowered, answer)
+    async def _speak(self, rule: Rule, answer: Answer) -> None:
         spoken = 0
         for _ in range(rule.repeat):
             for delta in rule.deltas or ():
                 await self._pause(rule.delta_delay_ms, spoken)
                 answer.text(delta)
                 spoken += 1
-        return False
 
     async def _pause(self, delay_ms: int, spoken: int) -> None:
         """The rule's delay; without one a checkpoint now and then, so that a long answer lets others run."""
@@ -126,8 +131,8 @@ class Scripted:
         elif spoken % _DELTAS_PER_CHECKPOINT == _DELTAS_PER_CHECKPOINT - 1:
             await trio.lowlevel.checkpoint()
 
-    def _end(self, rule: Rule, lowered: Lowered, answer: Answer, *, cut: bool) -> None:
-        usage = _usage(rule, lowered, answer)
+    def _end(self, rule: Rule, lowered: Lowered, answer: Answer, *, said: int, cut: bool) -> None:
+        usage = _usage(rule, lowered, answer, said)
         if rule.fail is not None:
             answer.fail(
                 rule.fail.kind, clean_message(rule.fail.message), usage if isinstance(rule.usage, Usage) else None
@@ -147,21 +152,26 @@ def _asked(request: ProviderRequest) -> _Asked:
     return _Asked(request.model, last_text, last_tool, input_tokens)
 
 
-def _echo(lowered: Lowered, answer: Answer) -> bool:
-    """The answer without a script; says whether the output bound cut it."""
+def _echo(lowered: Lowered, answer: Answer) -> tuple[int, bool]:
+    """The answer without a script: how many words it says, and whether the request's own output bound cut it."""
     request, asked = lowered.request, lowered.body
     if request.tool_choice == "required":
         tool = request.tools[0]
         answer.tool_call(_fresh_call_id(lowered, answer), tool.name, _plain_arguments(tool.parameters_json))
-        return False
+        return 0, False
     words = _WORD.findall(asked.last_text)
-    for word in words[: request.max_output_tokens]:
-        answer.text(word)
-    return len(words) > request.max_output_tokens
+    said = words[: request.max_output_tokens]
+    answer.texts(said)
+    return len(said), len(said) < len(words)
+
+
+def _words_of(rule: Rule) -> int:
+    """How many words a rule's deltas are, joined and repeated, as an echo would say them."""
+    once = "".join(rule.deltas or ())
+    return _words_in(once) + (rule.repeat - 1) * (_words_in(once + once) - _words_in(once))
 
 
 def _words_in(text: str) -> int:
-    """How many words an echo would say it in."""
     return len(text.split()) + text[:1].isspace()
 
 
@@ -195,15 +205,13 @@ def _plain_value(schema: object) -> Any:
     return _PLAIN_VALUES.get(kind, "") if isinstance(kind, str) else ""
 
 
-def _usage(rule: Rule, lowered: Lowered, answer: Answer) -> Usage | None:
+def _usage(rule: Rule, lowered: Lowered, answer: Answer, said: int) -> Usage | None:
     if rule.usage == ABSENT:
         return None
     if isinstance(rule.usage, Usage):
         return rule.usage
     request = lowered.request
-    events = answer.events()
-    said = sum(_words_in(event.text_delta.text) for event in events if event.text_delta)
-    tools = sum(1 for event in events if event.tool_call)
+    tools = sum(1 for event in answer.events() if event.tool_call)
     return Usage(
         input_tokens=lowered.body.input_tokens,
         cache_read_tokens=0,

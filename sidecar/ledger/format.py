@@ -21,16 +21,25 @@ the whole ledger. Source: LEDGER section 5a.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct
 
 from sidecar.contract import canonical
-from sidecar.contract.values import REPLAY_RECORD, RecordBody, ReplayRecord
+from sidecar.contract.values import (
+    REPLAY_RECORD,
+    BeginRecord,
+    ClosedRecord,
+    CompletedRecord,
+    LowWaterRecord,
+    OpenedRecord,
+    RecordBody,
+    ReplayRecord,
+)
 
 BLOCK_BYTES: Final = 4096
 FORMAT_VERSION: Final = 1
@@ -50,8 +59,14 @@ BATCH_HEADER_BYTES: Final = _BATCH.size + _BATCH_END.size
 RECORD_HEADER_BYTES: Final = _RECORD.size
 
 # Numbers on disk; 4 and 5 are kept for Sealed and Checkpoint.
-KINDS: Final = {"opened": 1, "begin": 2, "completed": 3, "low_water": 6, "closed": 7}
-_KNOWN: Final = frozenset(KINDS.values())
+_KIND_OF: Final[Mapping[type[Any], int]] = {
+    OpenedRecord: 1,
+    BeginRecord: 2,
+    CompletedRecord: 3,
+    LowWaterRecord: 6,
+    ClosedRecord: 7,
+}
+_KNOWN: Final = frozenset(_KIND_OF.values())
 
 _records: Final = msgspec.msgpack.Decoder(ReplayRecord)
 
@@ -145,7 +160,7 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
 
 def encode_record(body: RecordBody) -> bytes:
     """One record with its header, ready to stand in a batch."""
-    kind = next(number for name, number in KINDS.items() if getattr(body, name))
+    kind = _KIND_OF[type(body.chosen)]
     encoded = canonical.encode(ReplayRecord(schema_id=REPLAY_RECORD, record=body))
     return _RECORD.pack(len(encoded), kind, 0, 0, _record_crc(kind, encoded)) + encoded
 
@@ -166,7 +181,7 @@ def decode_record(framed: bytes) -> RecordBody:
         body = _records.decode(encoded).record
     except msgspec.MsgspecError as error:
         raise FormatFault(f"a valid {REPLAY_RECORD} ({error})") from None
-    if KINDS.get(next(name for name in KINDS if getattr(body, name))) != kind:
+    if _KIND_OF[type(body.chosen)] != kind:
         raise FormatFault("a record of the kind that its header names")
     return body
 

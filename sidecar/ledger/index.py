@@ -30,11 +30,10 @@ class Index:
     def __len__(self) -> int:
         return len(self._recorded)
 
-    def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
-        return self._recorded.get(key_of(caller_runtime_id, request_id))
+    def find(self, key: bytes) -> Recorded | None:
+        return self._recorded.get(key)
 
-    def begun(self, record: BeginRecord, place: Place) -> None:
-        key = key_of(record.caller_runtime_id, record.request_id)
+    def begun(self, key: bytes, record: BeginRecord, place: Place) -> None:
         assert key not in self._recorded, "a request begins twice"
         self._recorded[key] = Recorded(
             identity=bytes(record.identity_sha256),
@@ -43,8 +42,7 @@ class Index:
             begin=place,
         )
 
-    def completed(self, begin: BeginRecord, record: CompletedRecord, place: Place) -> None:
-        key = key_of(begin.caller_runtime_id, begin.request_id)
+    def completed(self, key: bytes, record: CompletedRecord, place: Place) -> None:
         recorded = self._recorded[key]
         assert recorded.completed is None, "a request completes twice"
         assert (recorded.begin.segment, recorded.begin.offset) == (record.begin_segment, record.begin_offset)

@@ -37,12 +37,14 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import key_of
 from sidecar.ledger.recovery import Replayed
-from sidecar.ledger.room import NoRoom, Room, Slot, spares_wanted
+from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.writer import Append, Writer
 from sidecar.ops.clock import unix_ms
 
 _LOCK_NAME: Final = "lock"
+# A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
+SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
 _DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
 
 
@@ -245,12 +247,12 @@ class Ledger:
         )
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
-        return self._index.find(caller_runtime_id, request_id)
+        return self._index.find(key_of(caller_runtime_id, request_id))
 
     async def begin(self, record: BeginRecord) -> Place:
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
-        assert self._index.find(record.caller_runtime_id, record.request_id) is None, "a request begins twice"
+        assert self._index.find(key) is None, "a request begins twice"
         framed = on_disk.encode_record(RecordBody(begin=record))
         try:
             if self.poisoned is None and self.pressure is not None:
@@ -263,7 +265,7 @@ class Ledger:
         places: list[Place] = []
 
         def durable(place: Place) -> None:
-            self._index.begun(record, place)
+            self._index.begun(key, record, place)
             self._live.add(key)
             places.append(place)
 
@@ -271,11 +273,13 @@ class Ledger:
         return places[0]
 
     def room_for(self, record: CompletedRecord) -> bool:
+        if len(record.response) <= SURE_RESPONSE_BYTES:
+            return True
         return self._room.has_room_for(len(on_disk.encode_record(RecordBody(completed=record))))
 
     async def complete(self, begin: BeginRecord, record: CompletedRecord) -> None:
         key = key_of(begin.caller_runtime_id, begin.request_id)
-        recorded = self._index.find(begin.caller_runtime_id, begin.request_id)
+        recorded = self._index.find(key)
         assert recorded is not None, "a request completes that has not begun"
         assert recorded.completed is None, "a request completes twice"
         assert key not in self._on_the_way, "a request completes twice"
@@ -288,7 +292,7 @@ class Ledger:
             await trio.lowlevel.cancel_shielded_checkpoint()
             raise LedgerUnavailable("there is no room for this record until a spare segment is ready") from None
         self._live.discard(key)
-        await self._append(key, Append(framed, slot, lambda place: self._index.completed(begin, record, place)))
+        await self._append(key, Append(framed, slot, lambda place: self._index.completed(key, record, place)))
 
     async def _append(self, key: bytes, append: Append) -> None:
         self._on_the_way.add(key)

@@ -35,7 +35,7 @@ from sidecar.ledger.face import Place
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, OtherVersion, SegmentHeader
-from sidecar.ledger.index import Index
+from sidecar.ledger.index import Index, key_of
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 _SCAN_BYTES: Final = 1 << 20
@@ -118,9 +118,10 @@ class Replayed:
         """Raises FormatFault for a record that contradicts the ones before it."""
         if body.begin:
             begin = body.begin
-            if self.index.find(begin.caller_runtime_id, begin.request_id):
+            key = key_of(begin.caller_runtime_id, begin.request_id)
+            if self.index.find(key):
                 raise FormatFault("a request that had not begun before")
-            self.index.begun(begin, place)
+            self.index.begun(key, begin, place)
             self.open[place.segment, place.offset] = begin
             if self._on_begin:
                 self._on_begin(begin)
@@ -129,7 +130,7 @@ class Replayed:
             opened = self.open.pop((completed.begin_segment, completed.begin_offset), None)
             if opened is None:
                 raise FormatFault("the completion of a request that is open")
-            self.index.completed(opened, completed, place)
+            self.index.completed(key_of(opened.caller_runtime_id, opened.request_id), completed, place)
             if self._on_completed:
                 self._on_completed(opened, completed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from kit import build
 
 from sidecar.config.keys import ConfigFaults
-from sidecar.connectors import scripted
 from sidecar.connectors.promise import Answer, Ended, Rejected
 from sidecar.connectors.script import Rule, ScriptedFailure, read_script
 from sidecar.connectors.scripted import Scripted
@@ -304,6 +304,12 @@ def test_a_failure_as_a_value_is_the_same_as_one_that_was_read(tmp_path: Path) -
     assert read_script(path) == (Rule(fail=ScriptedFailure("timeout", "late")),)
 
 
-@given(text=st.text(st.sampled_from("ab \t\n\x1c\x85\u2003\u200b\U0001f409"), max_size=40))
-def test_words_are_counted_as_an_echo_says_them(text: str) -> None:
-    assert scripted._words_in(text) == len(scripted._WORD.findall(text))
+@given(
+    st.lists(st.text(st.sampled_from("ab \t\n\x1c\x85\u2003\u200b\U0001f409"), min_size=1, max_size=9), max_size=4),
+    st.integers(1, 4),
+)
+async def test_a_rule_uses_as_many_tokens_as_an_echo_of_its_text_has_pieces(deltas: list[str], repeat: int) -> None:
+    rule = Rule(deltas=tuple(deltas), repeat=repeat)
+    usage = end(await asked(Scripted((rule,)), build.request(max_output_tokens=1000))).usage
+    assert usage is not None
+    assert usage.output_tokens == max(1, len(re.findall(r"\S+\s*|\s+", "".join(deltas) * repeat)))

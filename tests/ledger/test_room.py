@@ -14,6 +14,7 @@ from sidecar.connectors.promise import Ended
 from sidecar.contract import values as v
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, padded
+from sidecar.ledger.ledger import SURE_RESPONSE_BYTES
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.service import settlement
 
@@ -133,3 +134,5 @@ def test_the_longest_record_without_an_answer_is_a_settlement(stray: str) -> Non
         )  # fmt: skip
         framed = on_disk.encode_record(v.RecordBody(completed=record))
         assert padded(BATCH_HEADER_BYTES + len(framed)) <= SETTLE_BYTES
+        around = len(framed) - len(record.response)
+        assert SURE_RESPONSE_BYTES + around <= SETTLEMENT_BYTES, "what is always taken fits whatever stands around it"
