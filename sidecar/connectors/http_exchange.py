@@ -191,4 +191,13 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, secret:
 
 def _said(error: Exception, outgoing: Outgoing) -> str:
     what = "no connection to" if isinstance(error, httpx2.ConnectError) else "the connection broke:"
-    return clean_message(f"{what} {urlsplit(outgoing.url).netloc} ({type(error).__name__}: {error})", outgoing.secret)
+    why = f"{type(error).__name__}: {_words(error)}"
+    return clean_message(f"{what} {urlsplit(outgoing.url).netloc} ({why})", outgoing.secret)
+
+
+def _words(error: BaseException) -> str:
+    """What an error says, or the first of those behind it that says anything: a bad certificate stands deep down."""
+    behind: BaseException | None = error
+    while behind is not None and not str(behind):
+        behind = behind.__cause__ or behind.__context__
+    return str(behind) if behind is not None else "no reason was given"

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -243,6 +247,60 @@ async def test_a_tls_handshake_that_fails_costs_nothing() -> None:
     assert (end(answer).kind, end(answer).usage) == ("unavailable", NOTHING_USED)
 
 
+@asynccontextmanager
+async def tls_server(folder: Path, name: str) -> AsyncIterator[tuple[int, Path, list[bytes]]]:
+    """A server whose certificate, signed by itself, is for this name: its port, the certificate, what it heard."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    made = ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=test", "-addext"]
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made, f"subjectAltName={name}"]
+    await trio.run_process(command, stderr=subprocess.DEVNULL)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    heard: list[bytes] = []
+
+    async def serve(stream: trio.SSLStream[trio.SocketStream]) -> None:
+        with suppress(trio.BrokenResourceError):
+            heard.append(bytes(await stream.receive_some()))
+            await stream.send_all(whole("x").pieces[0])
+            await stream.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_ssl_over_tcp, serve, 0, context)
+        yield listeners[0].transport_listener.socket.getsockname()[1], certificate, heard
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_certificate_that_nobody_trusts_is_refused_before_a_byte_of_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tls_server(tmp_path, "IP:127.0.0.1") as (port, certificate, heard):
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with a_client() as client:
+            answer = an_answer()
+            await read(client, f"https://127.0.0.1:{port}", answer)
+    assert (answer.sent, [one for one in heard if one]) == (False, [])
+    assert (end(answer).kind, end(answer).usage) == ("unavailable", NOTHING_USED)
+    assert "certificate" in end(answer).message.lower()
+
+
+@pytest.mark.parametrize(("name", "is_right"), [("IP:127.0.0.1", True), ("DNS:elsewhere.example", False)])
+async def test_a_trusted_certificate_must_be_for_the_host_that_is_asked(
+    tmp_path: Path, name: str, is_right: bool
+) -> None:
+    async with tls_server(tmp_path, name) as (port, certificate, heard), a_client() as client:
+        client._transport._pool._ssl_context.load_verify_locations(certificate)
+        answer = an_answer()
+        received = await read(client, f"https://127.0.0.1:{port}", answer)
+    if is_right:
+        assert (received, answer.ended) == (b"x", None)
+    else:
+        assert (answer.sent, [one for one in heard if one]) == (False, [])
+        assert (end(answer).kind, end(answer).usage) == ("unavailable", NOTHING_USED)
+
+
 async def test_e14_a_server_that_never_accepts_the_handshake_is_dropped_by_the_deadline_and_costs_nothing() -> None:
     async with a_client() as client, stub_provider(Reply()) as stub:
         answer = an_answer()
@@ -329,11 +387,19 @@ async def test_no_cookie_is_kept() -> None:
     assert "cookie" not in stub.requests[1].headers
 
 
-async def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+async def test_the_environment_names_neither_a_proxy_nor_a_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    (tmp_path / ".netrc").write_text("default login someone password netrc-canary\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     async with a_client() as client, stub_provider(whole("x")) as stub:
-        assert await read(client, stub.url, an_answer()) == b"x"
+        assert await read(client, stub.url, an_answer(), secret=None) == b"x"
+    assert "authorization" not in stub.requests[0].headers
 
 
 async def test_no_request_waits_for_another_ones_connection() -> None:
@@ -386,13 +452,43 @@ async def test_an_encoded_error_body_is_never_unpacked() -> None:
     assert end(answer).message == "HTTP 500 with a non-JSON body"
 
 
-async def test_an_endless_head_is_dropped() -> None:
-    endless = Reply((b"HTTP/1.1 200 OK\r\n", *([b"x-a: " + b"y" * 4000 + b"\r\n"] * 1000)), "hang")
-    async with a_client() as client, stub_provider(endless) as stub:
+OK = b"HTTP/1.1 200 OK\r\n"
+HEADS = {
+    "a status line": (b"HTTP/1.1 200 ", b"y" * 4000),
+    "a header": (OK + b"x-a: ", b"y" * 4000),
+    "a header's name": (OK, b"y" * 4000),
+    "many headers": (OK, b"x-a: " + b"y" * 4000 + b"\r\n"),
+    "many short headers": (OK, b"a: b\r\n" * 700),
+    "a chunk's head": (OK + b"transfer-encoding: chunked\r\n\r\n1;", b"y" * 4000),
+    "a trailer": (OK + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx-a: ", b"y" * 4000),
+    "trailers": (OK + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"x-a: " + b"y" * 4000 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+async def test_an_endless_head_is_dropped(name: str) -> None:
+    begin, more = HEADS[name]
+    async with a_client() as client, stub_provider(Reply((begin, *[more] * 1000), "hang")) as stub:
         answer = an_answer()
         with trio.fail_after(10):
             await read(client, stub.url, answer)
+            await stub.gone.wait()
     assert (end(answer).kind, end(answer).usage) == ("unavailable", None)
+    assert "yyyy" not in end(answer).message
+
+
+async def test_interim_responses_without_end_are_read_until_the_deadline_and_kept_nowhere() -> None:
+    async with (
+        a_client() as client,
+        stub_provider(Reply([b"HTTP/1.1 102 Processing\r\n\r\n"] * 50_000, "hang")) as stub,
+    ):
+        answer = an_answer()
+        with trio.move_on_after(0.3) as deadline:
+            await read(client, stub.url, answer)
+        assert deadline.cancelled_caught
+        with trio.fail_after(5):
+            await stub.gone.wait()
+    assert (answer.sent, answer.ended) == (True, None)
 
 
 @pytest.mark.parametrize("pieces", [(), chunked(b"one", ends=False).pieces], ids=["before the head", "inside the body"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from kit import build
+from kit.chat_streams import expected
 from kit.connector_cases import chat_at
-from kit.stub_http import Reply, chunked, head, stub_provider, whole
+from kit.stub_http import Reply, StubProvider, chunked, head, stub_provider, whole
 
 from sidecar.connectors.promise import Answer, Ended
 from sidecar.contract import values as v
@@ -166,3 +170,67 @@ async def test_a_deadline_behind_the_finish_reason_lets_the_outcome_stand() -> N
         await connector.aclose()
     assert deadline.cancelled_caught
     assert answer.ended == Ended(stop_reason="end_turn", usage=USED)
+
+
+# --- recorded streams and other hosts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [7, 1024, 1_000_000])
+@pytest.mark.parametrize("path", expected(), ids=lambda path: Path(path).stem)
+async def test_a_recorded_stream_that_a_server_sends_is_lifted_as_expected(path: str, size: int) -> None:
+    """Those recorded elsewhere are read in place; where they are absent, the tests of the lifting skip and say so."""
+    body, wanted = Path(path).read_bytes(), expected()[path]
+    async with stub_provider(chunked(*(body[at : at + size] for at in range(0, len(body), size)))) as stub:
+        connector = chat_at(stub.url)
+        answer = Answer(frozenset(), 1_000_000)
+        await connector.exchange(connector.lower(build.request(), "tiny"), answer)
+        await connector.aclose()
+    check(answer, wanted)
+
+
+def check(answer: Answer, wanted: dict[str, Any]) -> None:
+    text = "".join(event.text_delta.text for event in answer.events() if event.text_delta)
+    assert hashlib.sha256(text.encode()).hexdigest() == wanted["text_sha256"]
+    calls = [event.tool_call for event in answer.events() if event.tool_call]
+    assert [[call.call_id, call.name, call.arguments] for call in calls] == wanted["tool_calls"]
+    assert answer.ended is not None
+    assert (answer.ended.stop_reason, answer.ended.kind) == (wanted.get("stop_reason"), wanted.get("kind"))
+    assert answer.ended.usage == (v.Usage(**wanted["usage"]) if wanted["usage"] else None)
+
+
+async def test_a_server_at_an_ipv6_address_is_reached_and_named_in_brackets() -> None:
+    try:
+        listeners = await trio.open_tcp_listeners(0, host="::1")
+    except OSError as why:
+        pytest.skip(f"this machine has no IPv6: {why}")
+    port = listeners[0].socket.getsockname()[1]
+    stub = StubProvider(f"http://[::1]:{port}", lambda _: chunked(SAID, FINISH, USAGE, DONE))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, stub.serve, listeners)
+        connector = chat_at(stub.url)
+        answer = Answer(frozenset(), 1000)
+        await connector.exchange(connector.lower(build.request(), "tiny"), answer)
+        await connector.aclose()
+        nursery.cancel_scope.cancel()
+    assert answer.ended == Ended(stop_reason="end_turn", usage=USED)
+    assert stub.requests[0].headers["host"] == f"[::1]:{port}"
+
+
+@pytest.mark.parametrize(
+    ("base", "line"),
+    [
+        ("", "POST /v1/chat/completions HTTP/1.1"),
+        ("/", "POST /v1/chat/completions HTTP/1.1"),
+        ("/v1", "POST /v1/chat/completions HTTP/1.1"),
+        ("/v1/", "POST /v1/chat/completions HTTP/1.1"),
+        ("/api/v1", "POST /api/v1/chat/completions HTTP/1.1"),
+        ("/openai/v1/chat/completions", "POST /openai/v1/chat/completions HTTP/1.1"),
+        ("/a%2Fb", "POST /a%2Fb/chat/completions HTTP/1.1"),
+    ],
+)
+async def test_the_post_goes_to_the_path_of_the_base(base: str, line: str) -> None:
+    async with stub_provider(chunked(SAID, FINISH, USAGE, DONE)) as stub:
+        connector = chat_at(stub.url + base)
+        await connector.exchange(connector.lower(build.request(), "tiny"), Answer(frozenset(), 1000))
+        await connector.aclose()
+    assert [heard.line for heard in stub.requests] == [line]

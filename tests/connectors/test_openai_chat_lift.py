@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.chat_streams import RECORDED, expected
 
 from sidecar.connectors.openai_chat_lift import STOP_REASONS, Lift
 from sidecar.connectors.promise import Answer, Ended, ResponseTooLarge
 from sidecar.contract.values import Usage
 
-HERE = Path(__file__).resolve().parent
-RECORDED = HERE.parents[2] / "shared" / "providers" / "streams"
-MADE = HERE / "streams"
 DONE = "data: [DONE]\n\n"
 USED: dict[str, Any] = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
 
@@ -69,17 +67,10 @@ def used(input: int, output: int, read: int = 0, write: int = 0, reasoning: int 
 # --- recorded and made streams ------------------------------------------------------------------------------
 
 
-def expected() -> dict[str, dict[str, Any]]:
-    streams = {MADE / name: wanted for name, wanted in json.loads((MADE / "EXPECTED.json").read_text()).items()}
-    if RECORDED.is_dir():
-        recorded = json.loads((RECORDED / "EXPECTED.json").read_text())
-        streams |= {RECORDED / name: wanted for name, wanted in recorded.items() if wanted["provider"] == "openai_chat"}
-    return {str(path): wanted for path, wanted in streams.items()}
-
-
 def check(answer: Answer, wanted: dict[str, Any]) -> None:
     assert hashlib.sha256(text_of(answer).encode()).hexdigest() == wanted["text_sha256"]
     assert calls_of(answer) == [tuple(call) for call in wanted["tool_calls"]]
+    assert not any(event.reasoning_state for event in answer.events())
     ended = end(answer)
     if "failed" in wanted:
         assert ended.kind == wanted["kind"]
@@ -111,10 +102,12 @@ def test_a_stream_cut_anywhere_never_ends_well_unless_its_finish_had_come(path: 
             assert ended.stop_reason in (wanted["stop_reason"], None)
 
 
-def test_the_recorded_streams_were_read() -> None:
+def test_every_recorded_chat_stream_was_read() -> None:
     if not RECORDED.is_dir():
         pytest.skip(f"the recorded streams are not there: {RECORDED}")
-    assert sum("openai_chat" in path or "openrouter" in path for path in expected()) >= 6
+    recorded = {path.name for pattern in ("*openai_chat*", "*openrouter*") for path in RECORDED.glob(pattern)}
+    assert len(recorded) >= 6
+    assert recorded == {Path(path).name for path in expected() if Path(path).parent == RECORDED}
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -381,8 +374,11 @@ def test_arguments_sent_as_an_object_become_its_text() -> None:
     assert calls_of(answer) == [("a", "look", '{"at": "北"}')]
 
 
-@pytest.mark.parametrize("arguments", ['{"a":', "[]", "7", '{"a":1,"a":2}', '{"a":NaN}', '{"a":1}{"b":2}'])
-def test_f6_broken_arguments_with_a_normal_stop_fail_with_the_usage(arguments: str) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a":', "[]", "7", "null", '{"a":1,"a":2}', '{"a":NaN}', '{"a":1}{"b":2}', [], [1], 7, True, "\ud83d"],
+)
+def test_f6_broken_arguments_with_a_normal_stop_fail_with_the_usage(arguments: Any) -> None:
     for finish in ("stop", "tool_calls"):
         answer = lifted(called(piece(0, "a", "look", arguments)), chunk({}, finish, usage=USED), DONE)
         assert (end(answer).kind, end(answer).usage) == ("provider", used(11, 3))
@@ -459,6 +455,24 @@ def test_the_last_usage_that_is_not_null_wins() -> None:
     assert end(answer).usage == used(11, 3)
 
 
+@pytest.mark.parametrize("cached", [None, "absent"])
+def test_cached_tokens_that_are_null_or_absent_are_looked_for_where_other_servers_put_them(cached: Any) -> None:
+    details = {} if cached == "absent" else {"prompt_tokens_details": {"cached_tokens": cached}}
+    deepseek = {**USED, **details, "prompt_cache_hit_tokens": 4}
+    assert end(lifted(chunk({}, "stop", usage=deepseek), DONE)).usage == used(7, 3, 4)
+    timings = {"cache_n": 5, "prompt_n": 6}  # as older builds of llama.cpp's server say it
+    assert end(lifted(chunk({}, "stop"), chunk(usage={**USED, **details}, timings=timings), DONE)).usage == used(
+        6, 3, 5
+    )
+    newer = {**USED, "prompt_tokens_details": {"cached_tokens": 0}}
+    assert end(lifted(chunk({}, "stop"), chunk(usage=newer, timings=timings), DONE)).usage == used(11, 3)
+
+
+@pytest.mark.parametrize("timings", [None, [], {"cache_n": None}, {}, "odd"])
+def test_timings_that_say_nothing_are_nothing(timings: Any) -> None:
+    assert end(lifted(chunk({}, "stop", usage=USED, timings=timings), DONE)).usage == used(11, 3)
+
+
 def test_parts_above_their_total_are_clamped_and_noted() -> None:
     odd = {**USED, "completion_tokens_details": {"reasoning_tokens": 9}, "total_tokens": 14}
     answer = lifted(chunk({}, "stop", usage=odd), DONE)
@@ -517,6 +531,48 @@ def test_a_running_total_is_no_final_usage() -> None:
     assert (end(cut).stop_reason, end(cut).usage) == ("end_turn", None)
     whole = lifted(chunk({"content": "all"}, usage=running(1)), chunk({}, "stop", usage=running(2)))
     assert end(whole).usage == used(10, 2)
+
+
+def test_a_running_total_that_nothing_was_said_after_is_final_once_the_stream_is_done() -> None:
+    counted = (said("a"), chunk({"content": "b"}, usage=running(2)))
+    assert end(lifted(*counted, chunk({}, "stop"), DONE)).usage == used(10, 2)
+    assert end(lifted(*counted, chunk({}, "stop", usage=None), DONE)).usage == used(10, 2)
+    assert end(lifted(said("a"), chunk(usage=running(1)), chunk({"role": "assistant"}, "stop"), DONE)).usage == used(
+        10, 1
+    )
+
+
+@pytest.mark.parametrize("more", [{"content": "c"}, {"reasoning_content": "c"}, {"tool_calls": [{"index": 0}]}])
+def test_a_running_total_that_more_was_said_after_counts_nothing(more: dict[str, Any]) -> None:
+    answer = lifted(chunk({"content": "b"}, usage=running(2)), chunk(more), chunk({}, "length"), DONE)
+    assert (end(answer).stop_reason, end(answer).usage) == ("max_output_tokens", None)
+    assert end(lifted(chunk({"content": "b"}, usage=running(2)), chunk(more, "length"), DONE)).usage is None
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_finish_reason_that_is_empty_on_every_chunk_is_none(nothing: Any) -> None:
+    answer = lifted(chunk({"content": "x"}, nothing), chunk({}, "stop", usage=USED), chunk({}, nothing), DONE)
+    assert (end(answer).stop_reason, end(answer).usage) == ("end_turn", used(11, 3))
+    assert end(lifted(chunk({"content": "x"}, nothing, usage=running(1)), DONE)).kind == "unavailable"
+
+
+def test_calls_are_bounded_while_they_come_and_not_only_when_they_are_whole() -> None:
+    begun = called(piece(0, "a", "look", '{"a":"'))
+    more = called(piece(0, None, None, "x" * 400))
+    answer = lifted(begun, *[more] * 3, chunk({}, "length", usage=USED), DONE, document_bytes_max=1000)
+    assert (end(answer).kind, end(answer).usage) == ("result_size", None)
+    assert end(lifted(begun, more, more, chunk({}, "length"), DONE, document_bytes_max=1000)).kind is None
+
+
+@pytest.mark.parametrize(
+    ("models", "notes"),
+    [(["tiny"], []), (["", None, 7], []), (["tiny-2025-10-01"], []), (["tiny", "large"], ["other_model"])],
+)
+def test_a_model_of_another_family_is_noted_once_and_changes_nothing(models: list[Any], notes: list[str]) -> None:
+    answer = lifted(
+        *(chunk({"content": "x"}, model=model) for model in models * 2), chunk({}, "stop", usage=USED), DONE
+    )
+    assert (answer.notes, end(answer).stop_reason, end(answer).usage) == (notes, "end_turn", used(11, 3))
 
 
 def test_calls_that_are_too_large_keep_the_usage_that_came_with_the_end() -> None:

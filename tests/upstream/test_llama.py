@@ -138,7 +138,7 @@ async def test_many_at_once_each_get_their_own_end(llama_server: Llama) -> None:
     assert len({ended.provider_response_id for ended in ends}) == 12
 
 
-async def test_I1_cancelled_it_frees_the_servers_slot(llama_server: Llama) -> None:
+async def test_i1_cancelled_it_frees_the_servers_slot(llama_server: Llama) -> None:
     async with connected(llama_server) as connector:
         lowered = connector.lower(build.request(max_output_tokens=500), "tiny")
         with trio.CancelScope() as scope:
