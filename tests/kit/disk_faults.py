@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import resource
 import shutil
 import signal
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,57 @@ def failing(call: str, error: str, when: str) -> list[str]:
 def delayed(call: str, seconds: float) -> list[str]:
     """A wrapper in which every such call takes at least so long."""
     return strace(f"trace={call}", f"inject={call}:delay_enter={round(seconds * 1e6)}")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One system call of a trace; `began` and `ended` are line numbers."""
+
+    thread: str
+    name: str
+    arguments: str
+    began: int
+    ended: int
+
+
+class Trace(list[Call]):
+    """The calls of all threads that succeeded, in the order in which they began."""
+
+    def of(self, name: str, path: Path | str) -> list[Call]:
+        """The calls of this name on a descriptor of this file."""
+        return [call for call in self if call.name == name and f"<{path}>" in call.arguments]
+
+    def sync_after(self, write: Call) -> Call:
+        """The sync of the same file, by the same thread, that covers a write."""
+        file = write.arguments.split(",")[0]
+        return next(
+            call
+            for call in self
+            if (call.name, call.thread) == ("fdatasync", write.thread)
+            and call.began > write.ended
+            and call.arguments.startswith(file)
+        )
+
+
+_TRACED = re.compile(r"(\d+) +(?:<\.\.\. )?(\w+)(?:\(| resumed>)(.*?)(?:\) += (-?\d+).*| <unfinished \.\.\.>)")
+
+
+def trace_of(log: Path) -> Trace:
+    """What `strace -f -o log` wrote; a call that another thread interrupted stands in two lines."""
+    trace = Trace()
+    begun: dict[str, tuple[int, str]] = {}
+    for number, line in enumerate(log.read_text().splitlines()):
+        if (found := _TRACED.fullmatch(line)) is None:
+            continue
+        thread, name, arguments, result = found.groups()
+        if result is None:
+            begun[thread] = number, arguments
+            continue
+        began, first = begun.pop(thread) if " resumed>" in line else (number, "")
+        if int(result) >= 0 or name == "connect":
+            trace.append(Call(thread, name, first + arguments, began, number))
+    trace.sort(key=lambda call: call.began)
+    return trace
 
 
 @contextmanager
@@ -99,10 +152,15 @@ def mount(*options: str | Path) -> None:
         pytest.skip(f"this machine can't mount {options}: {fault.stderr.strip()}")
 
 
+def is_mounted(place: Path) -> bool:
+    """Also where the same file system is mounted over a part of itself, which `os.path.ismount` doesn't see."""
+    return any(line.split()[4] == str(place) for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
 def unmount(place: Path) -> None:
     """As soon as nobody is in it: a process that was just killed takes a moment to let go."""
     give_up_at = time.monotonic() + 10
-    while os.path.ismount(place):
+    while is_mounted(place):
         if subprocess.run(["umount", str(place)], capture_output=True).returncode == 0:
             continue
         if time.monotonic() > give_up_at:
@@ -229,7 +287,19 @@ def wait_for_spares(ledger: Path, count: int, segment_bytes: int) -> None:
     wait_until(written)
 
 
-def resident_kib(pid: int, name: Sequence[str] = ("VmRSS",)) -> dict[str, int]:
-    """Figures of /proc/PID/status, in KiB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in lines) if key in name}
+def resident_kib(pid: int) -> int:
+    """Memory of this process that is in use, in KiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
+def grow_tmpfs(place: Path, size_bytes: int) -> None:
+    _run("mount", "-o", f"remount,size={size_bytes}", place)
+
+
+@contextmanager
+def read_only_bind(place: Path) -> Iterator[None]:
+    """The same files, read-only for whoever opens, creates or renames one by this path from now on."""
+    with mounted(place, "--bind", place):
+        _run("mount", "-o", "remount,ro,bind", place)
+        yield

@@ -14,7 +14,18 @@ import pytest
 from kit import disk_faults
 from kit.counted_provider import CountedProvider, counted_provider
 from kit.daemon_process import running_daemon
-from kit.disk_trial import WARM_UPS, Trial, a_failure_in_use_is_final, poisoned_once, spares_that_fail_are_pressure
+from kit.disk_scenarios import (
+    WARM_UPS,
+    a_failure_in_use_is_final,
+    a_segment_is_synced_and_named_before_its_first_record,
+    a_short_write_whose_rest_can_be_written_is_whole,
+    a_traced_run,
+    a_write_that_stays_short_is_final,
+    nothing_precedes_its_sync,
+    slow_syncs_hold_callers_back_and_nothing_grows,
+    spares_that_fail_are_pressure,
+)
+from kit.disk_trial import Trial, poisoned_once
 
 
 @pytest.fixture
@@ -59,3 +70,24 @@ def test_a_spare_that_cant_be_made_is_pressure_and_passes_without_a_restart(
     trial: Trial, error: str, text: str
 ) -> None:
     spares_that_fail_are_pressure(trial, "pwritev2", error, text)
+
+
+@pytest.mark.parametrize("half", ["begin", "complete"])
+def test_a_write_that_stays_short_is_final_and_its_torn_part_is_set_aside(
+    trial: Trial, half: Literal["begin", "complete"]
+) -> None:
+    a_write_that_stays_short_is_final(trial, half)
+
+
+def test_a_short_write_whose_rest_can_be_written_is_no_fault(trial: Trial) -> None:
+    a_short_write_whose_rest_can_be_written_is_whole(trial)
+
+
+def test_c4_a_connection_to_the_provider_never_precedes_the_sync_of_the_begin(trial: Trial) -> None:
+    trace = a_traced_run(trial)
+    nothing_precedes_its_sync(trial, trace)
+    a_segment_is_synced_and_named_before_its_first_record(trial, trace)
+
+
+def test_c3_a_slow_disk_slows_admission_and_neither_grows_memory_nor_loses_one(trial: Trial) -> None:
+    slow_syncs_hold_callers_back_and_nothing_grows(trial, rounds=4)

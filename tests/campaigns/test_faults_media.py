@@ -1,0 +1,185 @@
+"""Whole file systems that fail for real under the daemon: read-only, a thin device without room, a power cut.
+
+python -m pytest -m campaign tests/campaigns -k faults -s
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit import disk_faults
+from kit.counted_provider import CountedProvider, counted_provider
+from kit.daemon_process import Process, running_daemon, spawn, wait_until
+from kit.disk_faults import MEBIBYTE
+from kit.disk_scenarios import FEW_AT_ONCE, SPARES
+from kit.disk_trial import SEGMENT_BYTES, Trial, at_level, poisoned_once, refused_from_now_on
+
+pytestmark = pytest.mark.campaign
+
+CUTS = int(os.environ.get("SIDECAR_POWER_CUTS", "30"))
+CALLERS = 8
+
+
+@pytest.fixture
+def provider() -> Iterator[CountedProvider]:
+    with counted_provider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def trial(tmp_path: Path, provider: CountedProvider) -> Trial:
+    return Trial(tmp_path, provider)
+
+
+def test_erofs_after_an_error_of_the_file_system_poisons_and_replays_until_the_end(trial: Trial) -> None:
+    """ext4 finds an inconsistency and lets nobody write any more, also not who has the segment open."""
+    with disk_faults.ext4(trial.folder / "image", trial.ledger, 64 * MEBIBYTE, "errors=remount-ro") as disk:
+        with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
+            disk_faults.wait_for_spares(trial.ledger, SPARES, SEGMENT_BYTES)
+            with daemon.connect() as client, daemon.connect() as other:
+                warm = trial.warm_up(client, 4)
+                trial.hold_at_the_provider(other, "running1")
+                disk.find_an_error()
+                assert trial.ask(client, "victim-1") == "ledger_unavailable"
+                refused_from_now_on(trial, client, warm)
+                assert trial.heard(other.receive() or b"") == "ledger_unavailable"
+            assert daemon.process.wait(timeout=20) == 74
+            poisoned_once(daemon, "Read-only file system")
+        assert trial.provider.asked["victim-1"] == 0
+        cant_start(trial, "Read-only file system")
+        disk.repair_and_mount()
+        trial.check(daemon=FEW_AT_ONCE)
+
+
+def test_a_directory_that_is_read_only_from_now_on_presses_and_poisons_when_a_segment_is_put_to_use(
+    trial: Trial,
+) -> None:
+    """The segment in use is open and goes on; a spare can't be made, and the next can't be given its name."""
+    trial.provider.answer_characters = 150_000
+    with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
+        disk_faults.wait_for_spares(trial.ledger, SPARES, SEGMENT_BYTES)
+        with daemon.connect() as client, daemon.connect() as other:
+            warm = trial.warm_up(client, 2)
+            trial.hold_at_the_provider(other, "running1")
+            with disk_faults.read_only_bind(trial.ledger):
+                trial.ask_until_refused(client)
+                refused_from_now_on(trial, client, warm)
+                assert trial.heard(other.receive() or b"") == "ledger_unavailable"
+                client.close()
+                other.close()
+                assert daemon.process.wait(timeout=20) == 74
+                poisoned_once(daemon, "Read-only file system")
+                cant_start(trial, "Read-only file system")
+    trial.check(daemon=FEW_AT_ONCE)
+
+
+def cant_start(trial: Trial, text: str) -> None:
+    """A daemon that can't write its ledger doesn't begin, says why in one line, and ends with 74."""
+    refused = spawn(trial.folder)
+    assert refused.process.wait(timeout=20) == 74
+    (line,) = at_level(refused, "error")
+    assert line.startswith("ledger_unusable ")
+    assert text in line
+    assert str(trial.ledger) in line
+
+
+def test_a_thin_device_without_room_is_met_at_a_sync_and_loses_nothing(trial: Trial) -> None:
+    """The file system has room, its device has none: writes succeed, and a sync says EIO instead of ENOSPC."""
+    trial.provider.answer_characters = 150_000
+    pool = trial.folder / "pool"
+    options = "errors=remount-ro"
+    with (
+        disk_faults.small_tmpfs(pool, 12 * MEBIBYTE),
+        disk_faults.ext4(pool / "image", trial.ledger, 64 * MEBIBYTE, options) as disk,
+    ):
+        with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
+            disk_faults.wait_for_spares(trial.ledger, SPARES, SEGMENT_BYTES)
+            with daemon.connect() as client, daemon.connect() as other:
+                warm = trial.warm_up(client, 2)
+                trial.hold_at_the_provider(other, "running1")
+                trial.ask_until_refused(client, most=100)
+                trial.provider.release()
+                settled = trial.heard(other.receive() or b"") == "end_turn"
+                refused_from_now_on(trial, client, warm)
+            assert trial.view().open or settled
+            if at_level(daemon, "error"):
+                assert daemon.process.wait(timeout=20) == 74
+                poisoned_once(daemon, "Input/output error", "Read-only file system")
+            else:
+                daemon.kill()
+        disk_faults.grow_tmpfs(pool, 64 * MEBIBYTE)
+        disk.repair_and_mount()
+        trial.check(daemon=FEW_AT_ONCE)
+
+
+# --- power cuts -------------------------------------------------------------------------------------------------
+
+
+def busy(trial: Trial, daemon: Process, name: str) -> None:
+    """Asks until the daemon is gone or its ledger has failed."""
+    try:
+        with daemon.connect() as client:
+            for turn in range(10_000):
+                request_id = f"{name}{turn:04}"
+                client.send(trial.frame(request_id))
+                answer = client.receive()
+                if answer is None or trial.heard(answer) == "ledger_unavailable":
+                    return
+    except OSError:
+        return
+
+
+def test_power_cuts_under_load_lose_no_answer_and_run_nothing_twice(trial: Trial) -> None:
+    """Everything that was not synced is gone after each cut; each next daemon serves what was answered before."""
+    chance = random.Random(7)
+    words: Counter[str] = Counter()
+    answered = 0
+    with disk_faults.ext4(trial.folder / "image", trial.ledger, 256 * MEBIBYTE) as disk:
+        for cut in range(CUTS):
+            with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
+                before = len(trial.answers)
+                cut_while_busy(trial, daemon, disk, cut, chance)
+                answered += len(trial.answers) - before
+            disk.mount_again()
+            trial.check_ledger(trial.view())
+            words += what_is_said_after(trial, cut)
+        trial.check(daemon=FEW_AT_ONCE)
+    print(f"{CUTS} power cuts, {answered} answered before them, then {dict(words)}")
+    assert answered > CUTS
+
+
+def cut_while_busy(trial: Trial, daemon: Process, disk: disk_faults.Ext4, cut: int, chance: random.Random) -> None:
+    names = [f"{cut:03}{chr(ord('a') + number)}" for number in range(CALLERS)]
+    threads = [threading.Thread(target=busy, args=(trial, daemon, name)) for name in names]
+    before = len(trial.answers)
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(trial.answers) > before + CALLERS)
+    time.sleep(chance.uniform(0, 0.15))
+    disk.cut_power()
+    for thread in threads:
+        thread.join()
+    assert daemon.process.wait(timeout=20) == 74
+    poisoned_once(daemon, "Input/output error")
+
+
+def what_is_said_after(trial: Trial, cut: int) -> Counter[str]:
+    """The next daemon's answer to everything that was sent before this cut."""
+    held = {begin.request_id for begin in trial.view().open.values()}
+    words: Counter[str] = Counter()
+    with running_daemon(trial.folder) as daemon, daemon.connect() as client:
+        for request_id in [known for known in trial.sent if known.startswith(f"{cut:03}")]:
+            asked = trial.provider.asked[request_id]
+            word = trial.ask(client, request_id)
+            assert (word == "Indeterminate") == (request_id in held)
+            assert trial.provider.asked[request_id] == max(asked, word == "end_turn")
+            words[word] += 1
+        daemon.kill()
+    return words
