@@ -40,6 +40,7 @@ class Llama:
     base_url: str
     api_key: str | None
     log: Path
+    pid: int
 
 
 def cache_directory() -> Path:
@@ -65,7 +66,7 @@ def start_llama(
         log = Path(folder) / "log"
         process = _started(packages, weights, api_key, log)
         try:
-            yield Llama(_address(process, log), api_key, log)
+            yield Llama(_address(process, log), api_key, log, process.pid)
         finally:
             _stop(process)
 

@@ -11,15 +11,16 @@ from contextlib import contextmanager
 
 import pytest
 from upstream.llama import Llama, LlamaUnavailable, cache_directory, start_llama
+from upstream.tiny_model import Model
 
 API_KEY = "sk-canary-local-Zq8xW3vNpL5t"
 
 
 @contextmanager
-def needed_llama(tools: bool = False, api_key: str | None = None) -> Iterator[Llama]:
+def needed_llama(tools: bool = False, api_key: str | None = None, model: Model | None = None) -> Iterator[Llama]:
     """`start_llama`, or the test's end where there is none."""
     try:
-        with start_llama(cache_directory(), tools=tools, api_key=api_key) as llama:
+        with start_llama(cache_directory(), tools=tools, api_key=api_key, model=model) as llama:
             yield llama
     except LlamaUnavailable as why:
         if os.environ.get("CI"):

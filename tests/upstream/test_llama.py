@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,6 +10,7 @@ import pytest
 import trio
 from kit import build
 from kit.connector_cases import chat_at
+from upstream.counters import counted
 from upstream.llama import Llama
 from upstream.plugin import API_KEY
 
@@ -53,18 +52,6 @@ def text_of(answer: Answer) -> str:
     return "".join(event.text_delta.text for event in answer.events() if event.text_delta)
 
 
-COUNTERS = ("prompt_tokens_total", "prompt_tokens_cached_total", "tokens_predicted_total", "requests_processing")
-
-
-def counted(llama: Llama) -> dict[str, int]:
-    """What the server itself has counted since it began."""
-    headers = {"authorization": f"Bearer {llama.api_key}"} if llama.api_key else {}
-    with urllib.request.urlopen(urllib.request.Request(f"{llama.base_url}/metrics", headers=headers)) as response:
-        text = response.read().decode()
-    found = {name: re.search(rf"^llamacpp:{name} (\d+)", text, re.MULTILINE) for name in COUNTERS}
-    return {name: int(match[1]) for name, match in found.items() if match}
-
-
 async def test_the_lifted_usage_is_what_the_server_itself_counted(llama_server: Llama) -> None:
     async with connected(llama_server) as connector:
         for words in ("hello there", "hello there", "tell me a long tale of two doors"):
@@ -74,9 +61,7 @@ async def test_the_lifted_usage_is_what_the_server_itself_counted(llama_server: 
             after = counted(llama_server)
             usage = end(answer).usage
             assert usage is not None, end(answer)
-            assert usage.input_tokens == after["prompt_tokens_total"] - before["prompt_tokens_total"]
-            assert usage.cache_read_tokens == after["prompt_tokens_cached_total"] - before["prompt_tokens_cached_total"]
-            assert usage.output_tokens == after["tokens_predicted_total"] - before["tokens_predicted_total"]
+            assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == after.since(before)
             assert 0 < usage.output_tokens <= 40
             assert 0 < usage.input_tokens + usage.cache_read_tokens <= len(canonical.encode(request))
             assert end(answer).provider_response_id
@@ -145,7 +130,7 @@ async def test_i1_cancelled_it_frees_the_servers_slot(llama_server: Llama) -> No
             answer = Answer(lowered.call_ids, 1_000_000, on_event=lambda _: scope.cancel())
             await connector.exchange(lowered, answer)
         with trio.fail_after(10):
-            while (await trio.to_thread.run_sync(counted, llama_server))["requests_processing"]:
+            while (await trio.to_thread.run_sync(counted, llama_server)).running:
                 await trio.sleep(0.01)
     assert answer.sent
 

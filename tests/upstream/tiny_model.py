@@ -50,7 +50,7 @@ class Model:
 
 TALKS: Final = Model(end_bias=2.0, call_bias=-6.0)
 CALLS_TOOLS: Final = Model(end_bias=0.0, call_bias=3.0)
-SLOW: Final = Model(end_bias=-6.0, call_bias=-6.0, embedding=768, heads=12, layers=8, feed_forward=2048)
+SLOW: Final = Model(end_bias=-6.0, call_bias=-6.0, embedding=256, heads=8, layers=8, feed_forward=1024)  # 35 MB
 
 
 def write(path: Path, model: Model) -> None:
