@@ -105,7 +105,7 @@ def a_write_that_stays_short_is_final(trial: Trial, half: Literal["begin", "comp
 
 def a_short_write_whose_rest_can_be_written_is_whole(trial: Trial) -> None:
     """The limit is lifted between the kernel's part and the rest, while strace holds the thread in between."""
-    wrapper = disk_faults.strace("trace=pwritev2", f"inject=pwritev2:delay_exit=1000000:when={2 * WARM_UPS + 1}")
+    wrapper = disk_faults.strace("trace=pwritev2", f"inject=pwritev2:delay_exit=2000000:when={2 * WARM_UPS + 1}")
     running = running_daemon(trial.folder, wrapper=wrapper, connector=trial.provider.connector, daemon=FEW_AT_ONCE)
     with running as daemon, daemon.connect() as client:
         disk_faults.wait_for_spares(trial.ledger, SPARES, SEGMENT_BYTES)
