@@ -88,7 +88,10 @@ class OneOf(Value, frozen=True):
     @property
     def chosen(self) -> Any:
         """The one member that is set."""
-        return next(member for member in astuple(self) if member is not UNSET)
+        for member in astuple(self):
+            if member is not UNSET:
+                return member
+        raise AssertionError("a value without an alternative can't be made")
 
 
 # --- the provider-neutral request -------------------------------------------------------------------------------

@@ -17,8 +17,11 @@ from sidecar.ledger.face import Place, Recorded
 KEY_BYTES: Final = 16
 
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
 def key_of(caller_runtime_id: str, request_id: str) -> bytes:
-    return sha256(msgspec.msgpack.encode([caller_runtime_id, request_id])).digest()[:KEY_BYTES]
+    return sha256(_encode([caller_runtime_id, request_id])).digest()[:KEY_BYTES]
 
 
 class Index:

@@ -30,6 +30,7 @@ class FrameSplitter:
         assert 0 < frame_bytes_max <= FRAME_BYTES_LIMIT
         self._frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
+        self._wanted: int | None = None  # of the frame that has begun, once its prefix is whole
 
     def feed(self, received: bytes | bytearray) -> None:
         self._buffer += received
@@ -41,8 +42,30 @@ class FrameSplitter:
 
     def wanted_bytes(self) -> int | None:
         """The declared length of the frame that has begun; None until its prefix is whole; may raise FrameSize."""
+        if self._wanted is None and self._buffer:
+            self._wanted = self._declared()
+        return self._wanted
+
+    @property
+    def whole(self) -> bool:
+        """Whether `next_frame` has one to give; may raise FrameSize."""
+        wanted = self.wanted_bytes()
+        return wanted is not None and len(self._buffer) >= PREFIX_BYTES + wanted
+
+    def next_frame(self) -> bytes | None:
+        if not self.whole:
+            return None
+        assert self._wanted is not None
+        end = PREFIX_BYTES + self._wanted
+        with memoryview(self._buffer) as buffer:
+            frame = bytes(buffer[PREFIX_BYTES:end])
+        del self._buffer[:end]
+        self._wanted = None
+        return frame
+
+    def _declared(self) -> int | None:
         buffer = self._buffer
-        if buffer and buffer[0] != 0:
+        if buffer[0] != 0:
             raise FrameSize(self._stray(buffer[0]))
         if len(buffer) < PREFIX_BYTES:
             return None
@@ -50,14 +73,6 @@ class FrameSplitter:
         if not 0 < length <= self._frame_bytes_max:
             raise FrameSize(f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken")
         return length
-
-    def next_frame(self) -> bytes | None:
-        length = self.wanted_bytes()
-        if length is None or len(self._buffer) < PREFIX_BYTES + length:
-            return None
-        frame = bytes(self._buffer[PREFIX_BYTES : PREFIX_BYTES + length])
-        del self._buffer[: PREFIX_BYTES + length]
-        return frame
 
     def _stray(self, first: int) -> str:
         known = {0x16: "this looks like TLS", **dict.fromkeys(b"GHPODCT", "this looks like HTTP")}

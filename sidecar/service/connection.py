@@ -114,22 +114,28 @@ class Connection:
         splitter = self._splitter
         if not splitter.in_frame and not await self._receive():  # an idle connection waits here, as long as it likes
             return None
-        deadline = trio.current_time() + self._frame_timeout_seconds
+        wanted = splitter.wanted_bytes()
+        if wanted is not None and splitter.whole and self._held.take_now(wanted):
+            return splitter.next_frame()
+        return await self._rest_of_frame(trio.current_time() + self._frame_timeout_seconds)
+
+    async def _rest_of_frame(self, deadline: float) -> bytes | None:
+        splitter = self._splitter
         while (wanted := splitter.wanted_bytes()) is None:
             if not await self._receive_before(deadline):
                 return None  # in the middle of a frame: there is nobody left to tell
         paused_at = trio.current_time()
         await self._held.take(wanted)
         deadline += trio.current_time() - paused_at  # time in which we don't read is not counted
+        frame = None
         try:
-            while (frame := splitter.next_frame()) is None:
+            while not splitter.whole:
                 if not await self._receive_before(deadline):
-                    break
-        except BaseException:
-            self._held.give_back(wanted)
-            raise
-        if frame is None:
-            self._held.give_back(wanted)
+                    return None
+            frame = splitter.next_frame()
+        finally:
+            if frame is None:
+                self._held.give_back(wanted)
         return frame
 
     async def _receive_before(self, deadline: float) -> bool:

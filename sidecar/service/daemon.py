@@ -109,6 +109,7 @@ class Daemon:
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
+        self._told_to_stop = trio.Event()
         self._told_poisoned = False
 
     async def run(self, bound: Bound) -> int:
@@ -160,6 +161,7 @@ class Daemon:
         """The first one begins the drain, a second one ends its patience, any more change nothing."""
         async for _ in signals:
             self._signals += 1
+            self._told_to_stop.set()
             self._changed.unpark_all()
 
     async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
@@ -196,7 +198,7 @@ class Daemon:
         return codes[0]
 
     async def _drain(self) -> int:
-        await self._until(lambda: self._signals > 0)
+        await self._told_to_stop.wait()
         self._log.info("draining", running=self._requests.count, seconds_max=self._config.daemon.drain_seconds_max)
         self._exchange.draining = True
         await self._finish_requests()

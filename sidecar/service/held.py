@@ -20,10 +20,16 @@ class HeldBytes:
         self._held = 0
         self._waiting: deque[tuple[int, trio.Event]] = deque()
 
+    def take_now(self, size_bytes: int) -> bool:
+        """Whether this many bytes may be held, from now on, without a wait."""
+        if self._waiting or not self._fits(size_bytes):
+            return False
+        self._held += size_bytes
+        return True
+
     async def take(self, size_bytes: int) -> None:
         """Returns once this many bytes may be held. One frame is always let in, however large."""
-        if not self._waiting and self._fits(size_bytes):
-            self._held += size_bytes
+        if self.take_now(size_bytes):
             return
         turn = (size_bytes, trio.Event())
         self._waiting.append(turn)

@@ -17,7 +17,7 @@ Work = Callable[[], Awaitable[None]]
 class Tasks:
     """Runs each piece of work in a task of `nursery`, at once; `count` is how many run.
 
-    `changed` is unparked when one ends. `end` lets the waiting tasks go: until
+    Whoever is parked at `changed` is woken when one ends. `end` lets the waiting tasks go: until
     then the nursery can't be left.
     """
 
@@ -48,7 +48,8 @@ class Tasks:
                 await work()
             finally:
                 self.count -= 1
-                self._changed.unpark_all()
+                if self._changed:
+                    self._changed.unpark_all()
             work = None if self._ended else await self._more()
 
     async def _more(self) -> Work | None:
