@@ -41,6 +41,7 @@ def _openai_chat_keys(folder: Path) -> tuple[Key, ...]:
         Key("send_stream_options", flag, default=True),
         Key("send_tool_choice", flag, default=True),
         Key("send_parallel_tool_calls", flag, default=True),
+        Key("send_strict", flag, default=True),
         Key("effort", choice("omit", "send"), "omit"),
     )
 

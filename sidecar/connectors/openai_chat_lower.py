@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from sidecar.connectors.promise import Lowered, Rejected
+from sidecar.connectors.strict_schema import is_strict
 from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import (
     AssistantText,
@@ -39,6 +40,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     send_stream_options: bool = True
     send_tool_choice: bool = True
     send_parallel_tool_calls: bool = True
+    send_strict: bool = True
     effort: Literal["omit", "send"] = "omit"
 
 
@@ -59,8 +61,7 @@ def lower(request: ProviderRequest, upstream: str, dialect: Dialect) -> Lowered:
         body["reasoning_effort"] = _EFFORTS[request.reasoning_effort]
     body |= _tool_members(request, dialect)
     if request.output_schema_json is not None:
-        schema = {"name": "answer", "schema": _as_it_stands(request.output_schema_json)}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        body["response_format"] = {"type": "json_schema", "json_schema": _schema(request.output_schema_json, dialect)}
     return Lowered(
         request=request,
         upstream=upstream,
@@ -68,6 +69,14 @@ def lower(request: ProviderRequest, upstream: str, dialect: Dialect) -> Lowered:
         states_dropped=len(request.input) - len(items),
         call_ids=frozenset(item.tool_call.call_id for item in items if item.tool_call),
     )
+
+
+def _schema(text: str, dialect: Dialect) -> dict[str, Any]:
+    """Strict where its rules hold for the schema as it stands; else the provider does its best, as by default."""
+    schema = {"name": "answer", "schema": _as_it_stands(text)}
+    if dialect.send_strict and is_strict(json.loads(text, parse_int=str)):
+        return {**schema, "strict": True}
+    return schema
 
 
 def _tool_members(request: ProviderRequest, dialect: Dialect) -> dict[str, Any]:

@@ -44,6 +44,17 @@ async def test_f3_deltas_without_an_index_are_two_calls_in_order() -> None:
         assert answer.calls == [("a", "look", "{}"), ("b", "look", "{}")]
 
 
+async def test_f3_pieces_without_an_index_that_repeat_their_id_go_to_its_call() -> None:
+    answer = await told(
+        called(piece(None, "a", "look", '{"n":'))
+        + called(piece(None, "b", "look", '{"n":'))
+        + called(piece(None, "a", None, "1}"))
+        + called(piece(None, "b", None, "2}"))
+        + finished("tool_calls")
+    )
+    assert answer.calls == [("a", "look", '{"n":1}'), ("b", "look", '{"n":2}')]
+
+
 @pytest.mark.parametrize("arguments", [None, ""], ids=["no fragment", "an empty one"])
 async def test_f5_no_argument_fragments_are_an_empty_object(arguments: str | None) -> None:
     answer = await told(called(piece(0, "a", "look", arguments)) + finished("tool_calls"))

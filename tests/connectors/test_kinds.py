@@ -63,7 +63,8 @@ async def test_a_script_is_found_from_the_configurations_own_folder(tmp_path: Pa
 async def test_openai_chat_takes_its_servers_differences_and_hides_its_credential() -> None:
     connector = built(
         'kind = "openai_chat"\nbase_url = "http://127.0.0.1:1/v1"\nmax_tokens_field = "max_completion_tokens"\n'
-        'send_stream_options = false\nsend_tool_choice = false\nsend_parallel_tool_calls = false\neffort = "send"\n',
+        "send_stream_options = false\nsend_tool_choice = false\nsend_parallel_tool_calls = false\nsend_strict = false\n"
+        'effort = "send"\n',
         "sk-canary",
     )
     assert isinstance(connector, OpenAIChat)

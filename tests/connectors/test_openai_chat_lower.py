@@ -120,6 +120,18 @@ def test_i9_an_output_schema_goes_out_byte_for_byte() -> None:
     assert b'"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":' + schema.encode() in raw
 
 
+def test_a_schema_that_strict_mode_takes_as_it_stands_is_asked_for_strictly_and_no_other() -> None:
+    closed = '{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}'
+    for schema, dialect, strict in (
+        (closed, PLAIN, True),
+        (closed, Dialect(send_strict=False), None),
+        (closed.replace('["a"]', "[]"), PLAIN, None),
+    ):
+        raw = lower(build.request(output_schema_json=schema), "tiny", dialect).body
+        assert schema.encode() in raw
+        assert json.loads(raw)["response_format"]["json_schema"].get("strict") is strict
+
+
 @pytest.mark.parametrize(("asked", "sent"), [("low", "low"), ("medium", "medium"), ("high", "high"), ("max", "high")])
 def test_an_effort_is_sent_only_where_the_server_is_said_to_know_it(asked: Any, sent: str) -> None:
     assert "reasoning_effort" not in body(reasoning_effort=asked)
