@@ -5,7 +5,9 @@ that was not streamed), whatever its content type says; else it is an event
 stream. Text goes to the Answer as it comes. Tool calls wait for the end, for
 only the finish reason says whether they are whole. The end itself waits for
 `[DONE]` or the body's end, because the usage comes behind the finish reason;
-`settle` ends the answer earlier where the body breaks off after it.
+`settle` ends the answer earlier where the body breaks off after it. Counts in
+front of the finish reason are running totals: the last of them is final only
+if nothing was said behind it and `[DONE]` says that nothing more will come.
 Source: WIRE sections 1.1, 1.4 and 3.4 to 3.6.
 """
 
