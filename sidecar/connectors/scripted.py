@@ -22,7 +22,7 @@ from sidecar.connectors.messages import clean_message
 from sidecar.connectors.promise import Answer, Lowered, Rejected
 from sidecar.connectors.script import ABSENT, Rule
 from sidecar.contract import canonical
-from sidecar.contract.values import InputItem, ProviderRequest, StopReason, ToolCall, ToolResult, Usage, UserText
+from sidecar.contract.values import InputItem, ProviderRequest, StopReason, Usage
 
 _STATE_KIND: Final = "scripted"
 _WORD: Final = re.compile(r"\S+\s*|\s+")
@@ -63,14 +63,15 @@ class Scripted:
         kept = tuple(item for item in request.input if _is_usable(item, upstream))
         if not kept:
             raise Rejected("nothing is left of the input without reasoning states that this model can't use")
-        usable = structs.replace(request, input=kept)
+        dropped = len(request.input) - len(kept)
+        usable = structs.replace(request, input=kept) if dropped else request
         asked = _asked(usable)
         self._reject(asked)
         return Lowered(
             request=usable,
             upstream=upstream,
             body=asked,
-            states_dropped=len(request.input) - len(kept),
+            states_dropped=dropped,
             call_ids=frozenset(item.tool_call.call_id for item in kept if item.tool_call),
         )
 
@@ -143,12 +144,16 @@ class Scripted:
 
 
 def _asked(request: ProviderRequest) -> _Asked:
-    texts = [chosen.text for item in request.input if isinstance(chosen := item.chosen, UserText)]
-    last = request.input[-1].chosen
-    names = {call.call_id: call.name for item in request.input if isinstance(call := item.chosen, ToolCall)}
-    last_tool = names.get(last.call_id) if isinstance(last, ToolResult) else None
+    last_text, last_tool = "nothing was said", None
+    names: dict[str, str] = {}
+    for item in request.input:
+        if item.user_text:
+            last_text = item.user_text.text
+        elif item.tool_call:
+            names[item.tool_call.call_id] = item.tool_call.name
+    if result := request.input[-1].tool_result:
+        last_tool = names.get(result.call_id)
     input_tokens = 1 + len(canonical.encode(request)) // _BYTES_PER_TOKEN
-    last_text = texts[-1] if texts else "nothing was said"
     return _Asked(request.model, last_text, last_tool, input_tokens)
 
 

@@ -62,8 +62,8 @@ class Log:
             said = {key: _json(value) for key, value in values.items()}
             own = {"time": now, "level": level, "fact": fact}
             return _dumped({**own, **said, **own})
-        words = " ".join([fact, *(f"{key}={_text(value)}" for key, value in values.items())])
-        return f"<{_PRIORITIES[level]}>{words}" if self._form == "journal" else f"{now} {level} {words}"
+        words = [fact, *[f"{key}={_text(value)}" for key, value in values.items()]]
+        return f"<{_PRIORITIES[level]}>{' '.join(words)}" if self._form == "journal" else " ".join([now, level, *words])
 
 
 def _cut(value: object) -> str:
@@ -76,6 +76,8 @@ def _json(value: object) -> object:
 
 
 def _text(value: object) -> str:
+    if type(value) is int:
+        return str(value)
     text = _cut(value)
     return text if _PLAIN.fullmatch(text) else _dumped(text)
 

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from sidecar.contract import canonical
 from sidecar.contract.frames import Invocation
-from sidecar.contract.values import InputItem, ProviderRequest, ReasoningState
+from sidecar.contract.values import ProviderRequest
 from sidecar.rules.pricing import input_bound_tokens
 
 
@@ -79,13 +79,10 @@ def input_bound(invocation: Invocation, model: ModelTerms) -> int:
 
 def without_foreign_states(request: ProviderRequest, provider: str) -> tuple[ProviderRequest, int]:
     """Rule 10: the request without the reasoning states of other providers, and how many those were."""
-    kept = tuple(item for item in request.input if not _is_foreign(item, provider))
+    kept = tuple(
+        [item for item in request.input if not item.reasoning_state or item.reasoning_state.provider == provider]
+    )
     dropped = len(request.input) - len(kept)
     if not dropped:
         return request, 0
     return structs.replace(request, input=kept), dropped
-
-
-def _is_foreign(item: InputItem, provider: str) -> bool:
-    state = item.reasoning_state
-    return isinstance(state, ReasoningState) and state.provider != provider

@@ -7,20 +7,13 @@ from __future__ import annotations
 
 from sidecar.contract.ids import is_id
 from sidecar.contract.json_text import NotJsonObject, check_object
-from sidecar.contract.values import InputItem, ProviderRequest, ToolCall, ToolResult, TransportInvocation
+from sidecar.contract.values import InputItem, ProviderRequest, TransportInvocation
 
 
 def complaint(invocation: TransportInvocation) -> str | None:
     """The first reason, with its path, why this invocation is `Malformed`; None for a well-formed one."""
     request = invocation.request
-    return (
-        _ids(invocation)
-        or _amounts(invocation)
-        or _texts(request)
-        or _tools(request)
-        or _input_ids(request)
-        or _calls(request.input)
-    )
+    return _ids(invocation) or _amounts(invocation) or _tools(request) or _input(request.input)
 
 
 def _ids(invocation: TransportInvocation) -> str | None:
@@ -53,17 +46,6 @@ def _amounts(invocation: TransportInvocation) -> str | None:
     return None
 
 
-def _texts(request: ProviderRequest) -> str | None:
-    if not request.input:
-        return "request.input: empty"
-    for at, item in enumerate(request.input):
-        if item.user_text and not item.user_text.text:
-            return f"request.input[{at}].UserText.text: empty"
-        if item.assistant_text and not item.assistant_text.text:
-            return f"request.input[{at}].AssistantText.text: empty"
-    return None
-
-
 def _tools(request: ProviderRequest) -> str | None:
     names: set[str] = set()
     for at, tool in enumerate(request.tools):
@@ -90,18 +72,10 @@ def _no_object(text: str) -> str | None:
     return None
 
 
-def _input_ids(request: ProviderRequest) -> str | None:
-    for at, item in enumerate(request.input):
-        chosen = item.chosen
-        for member in ("call_id", "name", "provider", "model"):
-            text = getattr(chosen, member, None)
-            if text is not None and not is_id(text):
-                return _no_id(f"request.input[{at}].{member}")
-    return None
-
-
-def _calls(items: tuple[InputItem, ...]) -> str | None:
-    """Every call is answered once, by a later result, before the next assistant turn begins."""
+def _input(items: tuple[InputItem, ...]) -> str | None:
+    """Texts say something, ids are ids, and every call is answered once, before the next assistant turn begins."""
+    if not items:
+        return "request.input: empty"
     used: set[str] = set()
     unanswered: set[str] = set()
     assistant_turn = False
@@ -112,16 +86,33 @@ def _calls(items: tuple[InputItem, ...]) -> str | None:
             if unanswered:
                 return f"request.input[{at}]: an assistant turn begins while {min(unanswered)!r} is unanswered"
             assistant_turn = True
-        chosen = item.chosen
-        if isinstance(chosen, ToolCall):
-            if chosen.call_id in used:
-                return f"request.input[{at}].ToolCall.call_id: used by an earlier call"
-            used.add(chosen.call_id)
-            unanswered.add(chosen.call_id)
-        elif isinstance(chosen, ToolResult):
-            if chosen.call_id not in unanswered:
-                return f"request.input[{at}].ToolResult.call_id: answers no earlier call that is unanswered"
-            unanswered.remove(chosen.call_id)
+        if said := item.user_text or item.assistant_text:
+            if not said.text:
+                return f"request.input[{at}].{type(said).__name__}.text: empty"
+        elif why := _ill_named(item) or _out_of_turn(item, used, unanswered):
+            return f"request.input[{at}].{why}"
     if unanswered:
         return f"request.input: the call {min(unanswered)!r} is unanswered"
+    return None
+
+
+def _ill_named(item: InputItem) -> str | None:
+    chosen = item.chosen
+    for member in ("call_id", "name", "provider", "model"):
+        text = getattr(chosen, member, None)
+        if text is not None and not is_id(text):
+            return _no_id(member)
+    return None
+
+
+def _out_of_turn(item: InputItem, used: set[str], unanswered: set[str]) -> str | None:
+    if call := item.tool_call:
+        if call.call_id in used:
+            return "ToolCall.call_id: used by an earlier call"
+        used.add(call.call_id)
+        unanswered.add(call.call_id)
+    elif result := item.tool_result:
+        if result.call_id not in unanswered:
+            return "ToolResult.call_id: answers no earlier call that is unanswered"
+        unanswered.remove(result.call_id)
     return None

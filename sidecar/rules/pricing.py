@@ -62,14 +62,12 @@ def worst_case_micro_usd(
     rows: Sequence[PriceRow], *, input_bound_tokens: int, max_output_tokens: int, retention: CacheRetention | None
 ) -> int:
     """The greatest charge over all rows that 0 to `input_bound_tokens` can select."""
-    return max(
-        _rounded_up(
-            input_bound_tokens * max(row.input, row.cache_read, _write_price(row, retention))
-            + max_output_tokens * row.output
-        )
-        for row in rows
-        if row.above_input_tokens is None or row.above_input_tokens < input_bound_tokens
-    )
+    worst = 0
+    for row in rows:
+        if row.above_input_tokens is None or row.above_input_tokens < input_bound_tokens:
+            dearest = max(row.input, row.cache_read, _write_price(row, retention))
+            worst = max(worst, input_bound_tokens * dearest + max_output_tokens * row.output)
+    return _rounded_up(worst)
 
 
 def charge_micro_usd(rows: Sequence[PriceRow], usage: Usage, retention: CacheRetention | None) -> int:
