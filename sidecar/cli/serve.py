@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -83,6 +84,7 @@ def _serve(config: Config, log: Log) -> int:
     _log_recovery(ledger, log)
     bound = Bound(config.daemon.socket, config.daemon.socket_mode)
     daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log)
+    gc.freeze()  # what was imported stays; there is no use in looking through it again and again
     try:
         return trio.run(daemon.run, bound)
     finally:

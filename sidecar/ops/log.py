@@ -13,11 +13,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
+Soon = Callable[[Callable[[], None]], None]
 Form = Literal["text", "journal", "json"]
 _VALUE_CHARACTERS_MAX: Final = 200
 _PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
@@ -40,20 +41,34 @@ class Log:
     def __init__(self, stream: TextIO | None = None, form: Form | None = None) -> None:
         self._stream = stream or sys.stderr
         self._form = form or default_form(self._stream)
+        self._soon: Soon = lambda write: write()
+        self._lines: list[str] = []
+
+    def gather(self, soon: Soon) -> None:
+        """From now on what is said at level info is written when `soon` comes to it, many lines at once."""
+        self._soon = soon
 
     def info(self, fact: str, /, **values: object) -> None:
-        self._write("info", fact, values)
+        self._lines.append(self._line("info", fact, values))
+        if len(self._lines) == 1:
+            self._soon(self._write)
 
     def warning(self, fact: str, /, **values: object) -> None:
-        self._write("warning", fact, values)
+        self._lines.append(self._line("warning", fact, values))
+        self._write()
 
     def error(self, fact: str, /, **values: object) -> None:
-        self._write("error", fact, values)
+        self._lines.append(self._line("error", fact, values))
+        self._write()
 
-    def _write(self, level: str, fact: str, values: Mapping[str, object]) -> None:
-        """One line, at once. Nobody is told where it can't be written: there is no other place to say so."""
+    def _write(self) -> None:
+        """Nobody is told where the lines can't be written: there is no other place to say so."""
+        if not self._lines:
+            return
+        text = "\n".join([*self._lines, ""])
+        self._lines.clear()
         with suppress(OSError, ValueError):
-            self._stream.write(self._line(level, fact, values) + "\n")
+            self._stream.write(text)
             self._stream.flush()
 
     def _line(self, level: str, fact: str, values: Mapping[str, object]) -> str:

@@ -3,8 +3,9 @@
 An idle connection is one task, its reader. The reader decides each frame
 before it looks at the next one, and waits for neither disk nor provider;
 replays and admitted requests go on in tasks that belong to the daemon
-(`start_request`), so that a caller that hangs up doesn't stop what is paid for. A writer task lives only while
-there is something to write. A client that doesn't read its answers is not read
+(`start_request`), so that a caller that hangs up doesn't stop what is paid for.
+Answers are sent at the end of the loop's turn; a writer task lives only while
+there is something that the kernel has not taken. A client that doesn't read its answers is not read
 from any further, so its backlog is bounded by what it had already been
 admitted for. Source: CONTRACT section 1.
 """
@@ -57,6 +58,7 @@ class Connection:
         start_request: StartSoon,
         start_replay: StartSoon,
         start_writer: StartSoon,
+        at_end_of_turn: Callable[[Callable[[], None]], None],
     ) -> None:
         self._stream = stream
         self._callers = callers
@@ -67,6 +69,7 @@ class Connection:
         self._start_request = start_request
         self._start_replay = start_replay
         self._start_writer = start_writer
+        self._at_end_of_turn = at_end_of_turn
         self._outgoing: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._writing = False
@@ -194,24 +197,31 @@ class Connection:
     # --- writing ----------------------------------------------------------------------------------------------
 
     def _send(self, frame: bytes) -> None:
-        """At once where nothing waits and the kernel takes it; what it doesn't take, a task writes."""
         if self._broken:
             return
         outgoing = framed(frame)
-        if not self._writing:
-            try:
-                sent = self._stream.send_now(outgoing)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._broken = True
-                return
-            if sent == len(outgoing):
-                return
-            outgoing = outgoing[sent:]
         self._outgoing.append(outgoing)
         self._unsent_bytes += len(outgoing)
         if not self._writing:
             self._writing = True
-            self._start_writer(self._write)
+            self._at_end_of_turn(self._write_now)
+
+    def _write_now(self) -> None:
+        """What the kernel takes without a wait, which is most answers; the rest is for a task."""
+        try:
+            while self._outgoing and not self._broken:
+                sent = self._stream.send_now(self._outgoing[0])
+                if sent < len(self._outgoing[0]):
+                    self._outgoing[0] = self._outgoing[0][sent:]
+                    self._unsent_bytes -= sent
+                    self._start_writer(self._write)
+                    return
+                self._outgoing.popleft()
+                self._unsent_bytes -= sent
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._broken = True
+        self._writing = False
+        self._wake()
 
     async def _write(self) -> None:
         try:

@@ -41,6 +41,7 @@ from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
 from sidecar.service.stream import SocketStream
 from sidecar.service.tasks import Tasks
+from sidecar.service.turn import EndOfTurn
 
 DISK_ERROR: Final = os.EX_IOERR
 _POISONED_SECONDS_MAX: Final = 10.0  # CONTRACT section 4
@@ -110,6 +111,8 @@ class Daemon:
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
         self._told_to_stop = trio.Event()
+        self._turn = EndOfTurn()
+        log.gather(self._turn.soon)
         self._told_poisoned = False
 
     async def run(self, bound: Bound) -> int:
@@ -119,6 +122,7 @@ class Daemon:
         with trio.open_signal_receiver(*_STOP_SIGNALS) as signals, _accept_faults_in(self._log):
             async with trio.open_nursery() as whole:
                 whole.start_soon(self._count_signals, signals)
+                whole.start_soon(self._turn.serve)
                 code = await self._run(bound)
                 whole.cancel_scope.cancel()
         self._log.info("stopped", exit_code=code)
@@ -176,6 +180,7 @@ class Daemon:
             start_request=self._requests.start_soon,
             start_replay=self._replays.start_soon,
             start_writer=self._writers.start_soon,
+            at_end_of_turn=self._turn.soon,
         )
         try:
             await connection.serve()
@@ -202,6 +207,7 @@ class Daemon:
         self._log.info("draining", running=self._requests.count, seconds_max=self._config.daemon.drain_seconds_max)
         self._exchange.draining = True
         await self._finish_requests()
+        await self._turn.over()
         with trio.move_on_after(_FLUSH_SECONDS_MAX):
             await self._until(lambda: self._replays.count == 0 and self._writers.count == 0)
         return os.EX_OK

@@ -202,6 +202,7 @@ class Road:
             start_request=nursery.start_soon,
             start_replay=nursery.start_soon,
             start_writer=nursery.start_soon,
+            at_end_of_turn=lambda act: act(),
             **terms,
         )
 

@@ -81,3 +81,21 @@ def test_a_line_that_cannot_be_written_stops_nobody() -> None:
     closed = io.StringIO()
     closed.close()
     Log(closed, "text").info("stopped")
+
+
+def test_gathered_lines_are_written_together_and_a_warning_takes_what_waits_with_it() -> None:
+    put_off = []
+    stream = io.StringIO()
+    log = Log(stream, "journal")
+    log.gather(put_off.append)
+    log.info("completed", at=1)
+    log.info("completed", at=2)
+    assert stream.getvalue() == ""
+    assert len(put_off) == 1
+    log.warning("over_run", at=3)
+    assert stream.getvalue() == "<6>completed at=1\n<6>completed at=2\n<4>over_run at=3\n"
+    put_off[0]()
+    log.info("completed", at=4)
+    assert len(put_off) == 2
+    put_off[1]()
+    assert stream.getvalue().endswith("at=3\n<6>completed at=4\n")

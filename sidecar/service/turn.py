@@ -1,0 +1,61 @@
+"""What is put off to the end of the event loop's turn, and then done together.
+
+A batch that lands on disk makes many answers ready in one turn. Sent one by
+one, each wakes a client that has gone to sleep again since the last one; sent
+together, they find it awake. The same goes for the log's lines, which become
+one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+
+class EndOfTurn:
+    """Calls what it was given by `soon` once all tasks that can run have run. `serve` must run; nothing is lost
+    where it has been cancelled, because from then on everything is done at once."""
+
+    def __init__(self) -> None:
+        self._put_off: list[Callable[[], None]] = []
+        self._task: trio.lowlevel.Task | None = None
+        self._asleep = False
+
+    def soon(self, act: Callable[[], None]) -> None:
+        if self._task is None:
+            act()
+            return
+        self._put_off.append(act)
+        if self._asleep:
+            self._asleep = False
+            trio.lowlevel.reschedule(self._task)
+
+    async def over(self) -> None:
+        """Returns when nothing is put off."""
+        while self._put_off:
+            await trio.lowlevel.checkpoint()
+
+    async def serve(self) -> NoReturn:
+        self._task = trio.lowlevel.current_task()
+        try:
+            while True:
+                self._act()
+                if self._put_off:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    self._asleep = True
+                    await trio.lowlevel.wait_task_rescheduled(self._woken_to_end)
+        finally:
+            self._task = None
+            self._act()
+
+    def _woken_to_end(self, _: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+        self._asleep = False
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _act(self) -> None:
+        acts, self._put_off = self._put_off, []
+        for act in acts:
+            act()

@@ -1,0 +1,55 @@
+"""What is put off to the end of the loop's turn."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from sidecar.service.turn import EndOfTurn
+
+
+async def test_what_many_tasks_put_off_in_one_turn_is_done_together_after_them() -> None:
+    turn = EndOfTurn()
+    happened: list[str] = []
+
+    async def run(name: str) -> None:
+        happened.append(f"{name} runs")
+        turn.soon(lambda: happened.append(f"{name} is done"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        for name in "abc":
+            nursery.start_soon(run, name)
+        await trio.testing.wait_all_tasks_blocked()
+        await turn.over()
+        nursery.cancel_scope.cancel()
+    assert sorted(happened[:3]) == ["a runs", "b runs", "c runs"]
+    assert sorted(happened[3:]) == ["a is done", "b is done", "c is done"]
+
+
+async def test_before_it_is_served_and_after_its_end_everything_is_done_at_once() -> None:
+    turn = EndOfTurn()
+    happened: list[int] = []
+    turn.soon(lambda: happened.append(1))
+    assert happened == [1]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        turn.soon(lambda: happened.append(2))
+        nursery.cancel_scope.cancel()
+    assert happened == [1, 2], "what was put off is done where it is cancelled"
+    turn.soon(lambda: happened.append(3))
+    assert happened == [1, 2, 3]
+
+
+async def test_what_an_act_puts_off_is_done_in_the_next_turn() -> None:
+    turn = EndOfTurn()
+    happened: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        turn.soon(lambda: turn.soon(lambda: happened.append(1)))
+        await turn.over()
+        nursery.cancel_scope.cancel()
+    assert happened == [1]
