@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
+import trio
 from msgspec import Struct
+from outcome import Error, Outcome
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.ledger.faults import LedgerUnavailable
 
 
 class Place(Struct, frozen=True, gc=False):
@@ -26,6 +30,54 @@ class Recorded(Struct, frozen=True, kw_only=True, gc=False):
     admitted_at_unix_ms: int
     begin: Place
     completed: Place | None = None
+
+
+class Landing:
+    """A record on its way to the disk: await its place, or name by `then` what is to be called with the outcome.
+
+    Nothing takes the record back: the wait can't be cancelled, and what is
+    called runs on the Trio side in the turn in which the batch has landed. The
+    outcome is a Place, or LedgerUnavailable.
+    """
+
+    __slots__ = ("_outcome", "_then")
+
+    def __init__(self) -> None:
+        self._outcome: Outcome[Place] | None = None
+        self._then: Callable[[Outcome[Place]], None] | None = None
+
+    @classmethod
+    def failed(cls, fault: LedgerUnavailable) -> Landing:
+        landing = cls()
+        landing.land(Error(fault))
+        return landing
+
+    def then(self, call: Callable[[Outcome[Place]], None]) -> None:
+        assert self._then is None, "two wait for one record"
+        if self._outcome is None:
+            self._then = call
+        else:
+            call(self._outcome)
+
+    def land(self, outcome: Outcome[Place]) -> None:
+        """Once."""
+        assert self._outcome is None, "a record lands twice"
+        self._outcome = outcome
+        if self._then is not None:
+            self._then(outcome)
+
+    def __await__(self) -> Generator[Any, Any, Place]:
+        return self._landed().__await__()
+
+    async def _landed(self) -> Place:
+        if self._outcome is None:
+            task = trio.lowlevel.current_task()
+            self.then(lambda _: trio.lowlevel.reschedule(task))
+            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        assert self._outcome is not None
+        return self._outcome.unwrap()
 
 
 class LedgerFace(Protocol):
@@ -56,16 +108,16 @@ class LedgerFace(Protocol):
         """What is on record under this id; memory only."""
         ...
 
-    async def begin(self, record: BeginRecord) -> Place:
-        """Durable when it returns. Queued before its first await; nothing cancels it. Raises LedgerUnavailable."""
+    def begin(self, record: BeginRecord) -> Landing:
+        """Queued at once, durable when it lands."""
         ...
 
     def room_for(self, record: CompletedRecord) -> bool:
         """Whether an answer of this size can be recorded now and every other live request still be settled."""
         ...
 
-    async def complete(self, begin: BeginRecord, record: CompletedRecord) -> None:
-        """Durable when it returns; as `begin`. The request must be begun and not completed."""
+    def complete(self, begin: BeginRecord, record: CompletedRecord) -> Landing:
+        """As `begin`. The request must be begun and not completed."""
         ...
 
     async def read_response(self, recorded: Recorded) -> bytes:

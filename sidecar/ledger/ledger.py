@@ -31,7 +31,7 @@ from sidecar.contract.values import (
 )
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
-from sidecar.ledger.face import Place, Recorded
+from sidecar.ledger.face import Landing, Place, Recorded
 from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
@@ -205,7 +205,9 @@ class Ledger:
         if clean and self.poisoned is None:
             framed = on_disk.encode_record(RecordBody(closed=ClosedRecord(closed_at_unix_ms=self._clock_unix_ms())))
             with suppress(LedgerUnavailable, NoRoom):  # the next open then finds no clean exit, which is the truth
-                await self._writer.append(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
+                closing = Append(framed, self._room.place_closed(len(framed)), lambda _: None)
+                self._writer.append(closing)
+                await closing
         self._writer.stop()
         await trio.to_thread.run_sync(self._writer.join)
         await trio.to_thread.run_sync(self._spare_maker.join)
@@ -249,35 +251,32 @@ class Ledger:
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         return self._index.find(key_of(caller_runtime_id, request_id))
 
-    async def begin(self, record: BeginRecord) -> Place:
+    def begin(self, record: BeginRecord) -> Landing:
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
         assert self._index.find(key) is None, "a request begins twice"
+        if self.pressure is not None and self.poisoned is None:
+            return Landing.failed(LedgerUnavailable(self.pressure))
         framed = on_disk.encode_record(RecordBody(begin=record))
         try:
-            if self.poisoned is None and self.pressure is not None:
-                raise LedgerUnavailable(self.pressure)
             slot = self._placed(self._room.place_begin, framed)
-        except (LedgerUnavailable, NoRoom) as fault:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            why = str(fault) or "there is no room to settle one more request until a spare segment is ready"
-            raise LedgerUnavailable(why) from None
-        places: list[Place] = []
+        except NoRoom:
+            why = "there is no room to settle one more request until a spare segment is ready"
+            return Landing.failed(LedgerUnavailable(why))
 
-        def durable(place: Place) -> None:
+        def enter(place: Place) -> None:
+            self._on_the_way.discard(key)
             self._index.begun(key, record, place)
             self._live.add(key)
-            places.append(place)
 
-        await self._append(key, Append(framed, slot, durable))
-        return places[0]
+        return self._append(key, Append(framed, slot, enter))
 
     def room_for(self, record: CompletedRecord) -> bool:
         if len(record.response) <= SURE_RESPONSE_BYTES:
             return True
         return self._room.has_room_for(len(on_disk.encode_record(RecordBody(completed=record))))
 
-    async def complete(self, begin: BeginRecord, record: CompletedRecord) -> None:
+    def complete(self, begin: BeginRecord, record: CompletedRecord) -> Landing:
         key = key_of(begin.caller_runtime_id, begin.request_id)
         recorded = self._index.find(key)
         assert recorded is not None, "a request completes that has not begun"
@@ -289,17 +288,19 @@ class Ledger:
         try:
             slot = self._placed(partial(self._room.place_completion, live=key in self._live), framed)
         except NoRoom:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            raise LedgerUnavailable("there is no room for this record until a spare segment is ready") from None
+            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
         self._live.discard(key)
-        await self._append(key, Append(framed, slot, lambda place: self._index.completed(key, record, place)))
 
-    async def _append(self, key: bytes, append: Append) -> None:
-        self._on_the_way.add(key)
-        try:
-            await self._writer.append(append)
-        finally:
+        def enter(place: Place) -> None:
             self._on_the_way.discard(key)
+            self._index.completed(key, record, place)
+
+        return self._append(key, Append(framed, slot, enter))
+
+    def _append(self, key: bytes, append: Append) -> Landing:
+        self._on_the_way.add(key)
+        self._writer.append(append)
+        return append
 
     def _placed(self, place: Callable[[int], Slot], framed: bytes) -> Slot:
         spares_before = len(self._room.spares)

@@ -27,7 +27,7 @@ import outcome
 import trio
 
 from sidecar.ledger import format as on_disk
-from sidecar.ledger.face import Place
+from sidecar.ledger.face import Landing, Place
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, SegmentHeader
@@ -38,16 +38,16 @@ BATCH_BYTES_MAX: Final = 4 << 20
 BATCH_RECORDS_MAX: Final = 512
 
 
-class Append:
-    """One record on its way to the disk; `on_durable` runs on the Trio side before its waiter does."""
+class Append(Landing):
+    """One record and the segment it goes to; `enter` takes it into memory before whoever waits hears of it."""
 
-    __slots__ = ("framed", "on_durable", "slot", "task")
+    __slots__ = ("enter", "framed", "slot")
 
-    def __init__(self, framed: bytes, slot: Slot, on_durable: Callable[[Place], None]) -> None:
+    def __init__(self, framed: bytes, slot: Slot, enter: Callable[[Place], None]) -> None:
+        super().__init__()
         self.framed = framed
         self.slot = slot
-        self.on_durable = on_durable
-        self.task: trio.lowlevel.Task | None = None
+        self.enter = enter
 
 
 class Writer:
@@ -96,16 +96,14 @@ class Writer:
         self._token = trio.lowlevel.current_trio_token()
         self._thread.start()
 
-    async def append(self, append: Append) -> None:
-        """Queued at once; durable when it returns. Raises LedgerUnavailable, and then nothing more is written."""
+    def append(self, append: Append) -> None:
+        """Queues it; it lands with its batch, or fails, and then nothing more is written."""
         if self.poisoned is not None:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            raise LedgerUnavailable(self.poisoned)
-        append.task = trio.lowlevel.current_task()
+            append.land(outcome.Error(LedgerUnavailable(self.poisoned)))
+            return
         with self._change:
             self._queue.append(append)
             self._change.notify()
-        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     @property
     def queued(self) -> int:
@@ -137,10 +135,10 @@ class Writer:
         self._on_landed(slot, end, [len(append.framed) for append in appends])
         at = offset + BATCH_HEADER_BYTES
         for append in appends:
-            entered = outcome.capture(append.on_durable, Place(slot.number, at, len(append.framed)))
-            at += len(append.framed)
-            assert append.task is not None
-            trio.lowlevel.reschedule(append.task, entered)
+            place = Place(slot.number, at, len(append.framed))
+            at += place.length
+            append.enter(place)
+            append.land(outcome.Value(place))
 
     def _failed(self, appends: list[Append], why: str) -> None:
         self.poisoned = why
@@ -149,8 +147,7 @@ class Writer:
             waiting = [*appends, *self._queue]
             self._queue.clear()
         for append in waiting:
-            assert append.task is not None
-            trio.lowlevel.reschedule(append.task, outcome.Error(LedgerUnavailable(why)))
+            append.land(outcome.Error(LedgerUnavailable(why)))
 
     # --- the commit thread ------------------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ import trio
 
 from sidecar.contract.frames import BadFrame, parse
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
+from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
-from sidecar.service.exchange import Admitted, Answered, Exchange, Replay
+from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.stream import Stream
 
@@ -162,12 +163,12 @@ class Connection:
         """Decides one frame. Its bytes stay held while an admitted request runs, and are given back otherwise."""
         parsed = parse(frame)
         if isinstance(parsed, BadFrame):
-            decision: Answered | Replay | Admitted = Answered(error_frame(parsed.code, parsed.message))
+            decision: Decision = Answered(error_frame(parsed.code, parsed.message))
         else:
             decision = self._exchange.decide(parsed, self._callers)
         if isinstance(decision, Admitted):
             self._under_way += 1
-            self._start_request(partial(self._carry, decision, len(frame)))
+            self._exchange.carry(decision, self._start_request, partial(self._carried, len(frame)))
             return
         self._held.give_back(len(frame))
         if isinstance(decision, Answered):
@@ -178,8 +179,7 @@ class Connection:
             self._replaying += 1
             self._start_replay(partial(self._replay, decision))
 
-    async def _carry(self, admitted: Admitted, held_bytes: int) -> None:
-        answer = await self._exchange.carry(admitted)
+    def _carried(self, held_bytes: int, answer: bytes) -> None:
         self._held.give_back(held_bytes)
         self._finish(answer)
 

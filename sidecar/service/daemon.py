@@ -106,7 +106,7 @@ class Daemon:
         self._ledger = ledger
         self._log = log
         self._die = die
-        self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms)
+        self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms, self._wake)
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
@@ -135,9 +135,11 @@ class Daemon:
             async with self._ledger.running(), trio.open_nursery() as requests:
                 self._requests = Tasks(requests, self._changed)
                 self._replays = Tasks(requests, self._changed)
-                code = await self._serve_until_an_end(bound, last_patience)
-                self._requests.end()
-                self._replays.end()
+                try:
+                    code = await self._serve_until_an_end(bound, last_patience)
+                finally:
+                    self._requests.end()
+                    self._replays.end()
             for connector in self._connectors.values():
                 await connector.aclose()
         finally:
@@ -185,7 +187,7 @@ class Daemon:
         try:
             await connection.serve()
         finally:
-            self._changed.unpark_all()
+            self._wake()
 
     # --- how it ends ------------------------------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class Daemon:
 
     async def _drain(self) -> int:
         await self._told_to_stop.wait()
-        self._log.info("draining", running=self._requests.count, seconds_max=self._config.daemon.drain_seconds_max)
+        self._log.info("draining", running=self._exchange.running, seconds_max=self._config.daemon.drain_seconds_max)
         self._exchange.draining = True
         await self._finish_requests()
         await self._turn.over()
@@ -214,14 +216,14 @@ class Daemon:
 
     async def _finish_requests(self) -> None:
         with trio.move_on_after(self._config.daemon.drain_seconds_max):
-            await self._until(lambda: self._requests.count == 0 or self._signals > 1)
-        if self._requests.count:
-            self._log.warning("cancelling", running=self._requests.count)
+            await self._until(lambda: self._exchange.running == 0 or self._signals > 1)
+        if self._exchange.running:
+            self._log.warning("cancelling", running=self._exchange.running)
         self._exchange.stop("the daemon was stopped while this request ran")
         with trio.move_on_after(_LEDGER_SECONDS_MAX) as patience:
-            await self._until(lambda: self._requests.count == 0)
-        if patience.cancelled_caught and self._requests.count:
-            self._log.error("ledger_silent", running=self._requests.count, seconds=_LEDGER_SECONDS_MAX)
+            await self._until(lambda: self._exchange.running == 0)
+        if patience.cancelled_caught and self._exchange.running:
+            self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
             self._die(DISK_ERROR)
 
     async def _poisoned(self) -> int:
@@ -232,13 +234,17 @@ class Daemon:
         )
         self._exchange.stop("the ledger failed")
         with trio.move_on_after(_POISONED_SECONDS_MAX):
-            await self._until(lambda: self._requests.count == 0 and self._doorkeeper.connections == 0)
+            await self._until(lambda: self._exchange.running == 0 and self._doorkeeper.connections == 0)
         return DISK_ERROR
 
     def _tell_poisoned(self, now: str) -> None:
         self._told_poisoned = True
         why, directory = self._ledger.poisoned or "", self._config.ledger.directory
         self._log.error("ledger_poisoned", why=why, directory=directory, now=now)
+
+    def _wake(self) -> None:
+        if self._changed:
+            self._changed.unpark_all()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -6,16 +6,19 @@ on disk; every begin meets at most one complete.
 `decide` is rules 1 to 13 in the contract's order and awaits nothing, so that a
 replay look-up, a slot and a reservation are one decision. `carry` is what
 follows for an admitted request: begin (durable), the connector under the
-deadline, complete (durable), answer. The wait for the ledger is the one wait
-that nothing cancels. Source: CONTRACT sections 3 to 6.
+deadline, complete (durable), answer. Only the connector is asked in a task;
+what comes before and after it is called when its record has landed, which
+nothing cancels. Source: CONTRACT sections 3 to 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import trio
 from msgspec import Struct
+from outcome import Error, Outcome
 
 from sidecar.config.values import Caller, Config, Model
 from sidecar.connectors.promise import Answer, Connector, Lowered, Rejected, ResponseTooLarge
@@ -37,39 +40,11 @@ from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service import settlement
+from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.settlement import Settled
 
-
-class Answered(Struct, frozen=True):
-    """Decided: this frame is the whole answer (a refusal, or a transport error)."""
-
-    frame: bytes
-
-
-class Replay(Struct, frozen=True):
-    """Decided: the answer is on record."""
-
-    caller: str
-    request_id: str
-    recorded: Recorded
-
-    @property
-    def length_bytes(self) -> int:
-        """About how much memory the answer will take."""
-        return self.recorded.completed.length if self.recorded.completed else 0
-
-
-class Admitted(Struct, frozen=True, kw_only=True):
-    """Decided: this request holds its slot and its worst case, and is to be carried."""
-
-    live: Live
-    begin: BeginRecord
-    lowered: Lowered
-    deadline: float  # on Trio's clock, seconds
-
-
-Decision = Answered | Replay | Admitted
+Start = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class Refused(Exception):
@@ -105,6 +80,7 @@ class Exchange:
         reservations: Reservations,
         log: Log,
         clock_unix_ms: Callable[[], int],
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._connectors = connectors
@@ -112,6 +88,7 @@ class Exchange:
         self._reservations = reservations
         self._log = log
         self._clock_unix_ms = clock_unix_ms
+        self._on_end = on_end
         self._scopes: set[trio.CancelScope] = set()
         self._stopped: str | None = None
         self.draining = False
@@ -226,39 +203,58 @@ class Exchange:
         left_seconds = min((asked.expires_at_unix_ms - now_unix_ms) / 1000, connector.time_limit_seconds)
         return Admitted(live=live, begin=begin, lowered=lowered, deadline=trio.current_time() + left_seconds)
 
-    # --- step 14 and after: begin, ask, complete, answer ------------------------------------------------------
+    # --- step 14 and after: begin, ask, complete, answer; each step starts the next one -----------------------
 
-    async def carry(self, admitted: Admitted) -> bytes:
-        """The answer's frame (without prefix) for an admitted request, once it is on disk; or a transport error."""
-        live, begin = admitted.live, admitted.begin
-        try:
-            place = await self._ledger.begin(begin)
-        except LedgerUnavailable as fault:
-            self._reservations.release(live)
-            return self._unavailable(live, fault)
-        try:
-            record = await self._ask_and_record(admitted, place)
-        except LedgerUnavailable as fault:
-            self._reservations.strand(live)
-            return self._unavailable(live, fault)
-        self._reservations.settle(live, record.charge_micro_usd)
-        self._log_end(begin, record)
-        return record.response[len(STORED_AS_IS) :]
+    @property
+    def running(self) -> int:
+        """Requests that have been admitted and have not ended."""
+        return len(self._reservations)
 
-    async def _ask_and_record(self, admitted: Admitted, place: Place) -> CompletedRecord:
+    def carry(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None]) -> None:
+        """Queues the begin. `answer` is called once, with the frame (without prefix) of an end that is on disk, or
+        of a transport error. `start` starts the task that asks the connector."""
+        self._ledger.begin(admitted.begin).then(partial(self._begun, admitted, start, answer))
+
+    def _begun(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None], landed: Outcome[Place]) -> None:
+        if isinstance(landed, Error):
+            self._reservations.release(admitted.live)
+            self._unavailable(admitted.live, answer, landed.error)
+        else:
+            start(partial(self._ask_and_record, admitted, landed.unwrap(), answer))
+
+    async def _ask_and_record(self, admitted: Admitted, place: Place, answer: Callable[[bytes], None]) -> None:
         begin, connector = admitted.begin, self._config.connectors[admitted.live.connector]
         first_event_at: list[int] = []
-
-        def heard() -> None:
-            first_event_at.append(self._clock_unix_ms())
-
-        answer = Answer(admitted.lowered.call_ids, connector.response_bytes_max, on_first=heard)
-        await self._ask(admitted, answer)
-        assert answer.ended is not None
-        settled = settlement.settle(begin, answer.ended, answer.events(), tuple(answer.notes), connector.usage)
+        asked = Answer(
+            admitted.lowered.call_ids,
+            connector.response_bytes_max,
+            on_first=lambda: first_event_at.append(self._clock_unix_ms()),
+        )
+        try:
+            await self._ask(admitted, asked)
+        except LedgerUnavailable as fault:
+            self._lost(admitted, answer, fault)
+            return
+        assert asked.ended is not None
+        settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), connector.usage)
         record = self._fitting_record(begin, settled, place, first_event_at[0] if first_event_at else None)
-        await self._ledger.complete(begin, record)
-        return record
+        self._ledger.complete(begin, record).then(partial(self._completed, admitted, record, answer))
+
+    def _completed(
+        self, admitted: Admitted, record: CompletedRecord, answer: Callable[[bytes], None], landed: Outcome[Place]
+    ) -> None:
+        if isinstance(landed, Error):
+            self._lost(admitted, answer, landed.error)
+            return
+        self._reservations.settle(admitted.live, record.charge_micro_usd)
+        answer(record.response[len(STORED_AS_IS) :])
+        self._log_end(admitted.begin, record)
+        self._on_end()
+
+    def _lost(self, admitted: Admitted, answer: Callable[[bytes], None], fault: BaseException) -> None:
+        """It began, and its end can't be recorded: its reservation stays."""
+        self._reservations.strand(admitted.live)
+        self._unavailable(admitted.live, answer, fault)
 
     async def _ask(self, admitted: Admitted, answer: Answer) -> None:
         """The connector under the deadline; the answer has ended when this returns. Raises LedgerUnavailable."""
@@ -329,9 +325,10 @@ class Exchange:
         for scope in self._scopes:
             scope.cancel()
 
-    def _unavailable(self, live: Live, fault: LedgerUnavailable) -> bytes:
+    def _unavailable(self, live: Live, answer: Callable[[bytes], None], fault: BaseException) -> None:
         self._log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
-        return error_frame("ledger_unavailable", str(fault), live.caller, live.request_id)
+        answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
+        self._on_end()
 
     def _log_end(self, begin: BeginRecord, record: CompletedRecord) -> None:
         tell = self._log.warning if "over_run" in record.notes else self._log.info

@@ -29,6 +29,8 @@ class Tasks:
         self.count = 0
 
     def start_soon(self, work: Work) -> None:
+        if self._ended:
+            return
         self.count += 1
         if self._idle:
             trio.lowlevel.reschedule(self._idle.pop(), outcome.Value(work))
@@ -36,7 +38,7 @@ class Tasks:
             self._nursery.start_soon(self._work, work)
 
     def end(self) -> None:
-        """No task waits for work from here on; what runs is finished."""
+        """No work is begun from here on; what runs is finished."""
         self._ended = True
         for task in self._idle:
             trio.lowlevel.reschedule(task, outcome.Value(None))

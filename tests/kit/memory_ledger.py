@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import outcome
 import trio
 from msgspec import structs
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
-from sidecar.ledger.face import Place, Recorded
+from sidecar.ledger.face import Landing, Place, Recorded
 from sidecar.ledger.faults import LedgerUnavailable
 
 
@@ -45,8 +46,13 @@ class MemoryLedger:
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         return self._recorded.get((caller_runtime_id, request_id))
 
-    async def begin(self, record: BeginRecord) -> Place:
-        await self._append(self.pressure or self.fail_begin_with)
+    def begin(self, record: BeginRecord) -> Landing:
+        return self._append(lambda: self.pressure or self.fail_begin_with, lambda: self._begin(record))
+
+    def complete(self, begin: BeginRecord, record: CompletedRecord) -> Landing:
+        return self._append(lambda: self.fail_complete_with, lambda: self._complete(begin, record))
+
+    def _begin(self, record: BeginRecord) -> Place:
         place = self._next_place()
         key = (record.caller_runtime_id, record.request_id)
         assert key not in self._recorded
@@ -62,26 +68,33 @@ class MemoryLedger:
     def room_for(self, record: CompletedRecord) -> bool:
         return len(record.response) <= self.room_bytes
 
-    async def complete(self, begin: BeginRecord, record: CompletedRecord) -> None:
-        await self._append(self.fail_complete_with)
+    def _complete(self, begin: BeginRecord, record: CompletedRecord) -> Place:
         key = (begin.caller_runtime_id, begin.request_id)
         assert self._recorded[key].completed is None
         place = self._next_place()
         self.completes.append((begin, record))
         self._frames[place.offset] = record.response[1:]
         self._recorded[key] = structs.replace(self._recorded[key], completed=place)
+        return place
 
     async def read_response(self, recorded: Recorded) -> bytes:
         await trio.lowlevel.cancel_shielded_checkpoint()
         assert recorded.completed is not None
         return self._frames[recorded.completed.offset]
 
-    async def _append(self, fault: str | None) -> None:
-        with trio.CancelScope(shield=True):
+    def _append(self, fault: Callable[[], str | None], record: Callable[[], Place]) -> Landing:
+        landing = Landing()
+        why_at_once = fault()
+
+        async def land() -> None:
             await trio.sleep(self.delay_seconds)
-        why = self.poisoned or fault
-        if why is not None:
-            raise LedgerUnavailable(why)
+            if why := self.poisoned or why_at_once:
+                landing.land(outcome.Error(LedgerUnavailable(why)))
+            else:
+                landing.land(outcome.Value(record()))
+
+        trio.lowlevel.spawn_system_task(land)
+        return landing
 
     def _next_place(self) -> Place:
         self._offset += 1

@@ -22,7 +22,8 @@ from sidecar.contract.values import ProviderRequest
 from sidecar.ops.log import Log
 from sidecar.service.connection import Connection
 from sidecar.service.daemon import make_accounts, make_reservations
-from sidecar.service.exchange import Admitted, Answered, Decision, Exchange, Replay
+from sidecar.service.decision import Admitted, Answered, Decision, Replay
+from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 
 CONFIG = """
@@ -188,7 +189,21 @@ class Road:
             return decision.frame
         if isinstance(decision, Replay):
             return await self.exchange.replay(decision)
-        return await self.exchange.carry(decision)
+        return await self.carried(decision)
+
+    async def carried(self, admitted: Admitted) -> bytes:
+        answers: list[bytes] = []
+        answered = trio.Event()
+
+        def answer(frame: bytes) -> None:
+            answers.append(frame)
+            answered.set()
+
+        async with trio.open_nursery() as nursery:
+            self.exchange.carry(admitted, nursery.start_soon, answer)
+            await answered.wait()
+        assert len(answers) == 1
+        return answers[0]
 
     def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Connection:
         terms: dict[str, Any] = {"frame_bytes_max": 1_000_000, "frame_timeout_seconds": 10, **changes}

@@ -299,7 +299,9 @@ async def test_a_low_water_mark_is_read_at_open(open_ledger: OpenLedger) -> None
     ledger = open_ledger()
     async with ledger.running():
         framed = on_disk.encode_record(v.RecordBody(low_water=v.LowWaterRecord(expires_at_unix_ms=777)))
-        await ledger._writer.append(Append(framed, ledger._room.place_closed(len(framed)), lambda _: None))
+        append = Append(framed, ledger._room.place_closed(len(framed)), lambda _: None)
+        ledger._writer.append(append)
+        await append
     again = open_ledger()
     assert again.low_water_unix_ms == 777
     os.close(again._lock)

@@ -258,20 +258,20 @@ class HeldSync(DiskFiles):
 async def test_nothing_is_on_record_before_it_is_on_disk(open_ledger: OpenLedger) -> None:
     files = HeldSync()
     ledger = open_ledger(files)
-    async with ledger.running(), trio.open_nursery() as nursery:
+    async with ledger.running():
         while ledger.statistics().spares_ready < ledger._spares_wanted:
             await trio.lowlevel.checkpoint()
         files.free.clear()
-        nursery.start_soon(ledger.begin, records.begin(1))
+        landings = [ledger.begin(records.begin(1))]
         while not files.waiting.is_set():
             await trio.lowlevel.checkpoint()
         assert ledger.find("dungeon", "request-1") is None
         assert (ledger.statistics().records, ledger.statistics().live) == (1, 0)
-        for number in range(2, 10):
-            nursery.start_soon(ledger.begin, records.begin(number))
-        while ledger.statistics().queued < 8:
-            await trio.lowlevel.checkpoint()
+        landings += [ledger.begin(records.begin(number)) for number in range(2, 10)]
+        assert ledger.statistics().queued == 8
         files.free.set()
+        for landing in landings:
+            await landing
     # Opened; the batch under way; all that gathered behind it in one; Closed.
     assert (ledger.statistics().records, ledger.statistics().batches) == (1 + 1 + 8 + 1, 4)
 

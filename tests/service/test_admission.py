@@ -13,7 +13,7 @@ from kit.road import Road, said
 
 from sidecar.contract import canonical
 from sidecar.contract import values as v
-from sidecar.service.exchange import Admitted
+from sidecar.service.decision import Admitted
 
 NOBODY: frozenset[str] = frozenset()
 

@@ -27,7 +27,7 @@ from sidecar.connectors.scripted import Scripted
 from sidecar.contract.values import PriceRow, Usage
 from sidecar.rules.framing import framed
 from sidecar.rules.pricing import DatedPrice, NoPrice, rows_in_force
-from sidecar.service.exchange import Admitted
+from sidecar.service.decision import Admitted
 
 OUTPUT_MICRO_USD = 100
 DAY_MS = 86_400_000

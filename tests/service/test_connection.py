@@ -81,6 +81,8 @@ async def served(
         client = Client(theirs)
         yield client
         await client.hang_up()
+        while road.exchange.running:
+            await trio.sleep(0.001)
 
 
 def answering(**rule: Any) -> Scripted:

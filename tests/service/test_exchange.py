@@ -18,7 +18,7 @@ from sidecar.connectors.scripted import Scripted
 from sidecar.contract import canonical
 from sidecar.contract import values as v
 from sidecar.service.errors import error_frame
-from sidecar.service.exchange import Admitted
+from sidecar.service.decision import Admitted
 
 
 def scripted(**members: Any) -> Scripted:

@@ -1,0 +1,41 @@
+"""What a frame can be decided to be: answered, on record, or admitted."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from sidecar.connectors.promise import Lowered
+from sidecar.contract.values import BeginRecord
+from sidecar.ledger.face import Recorded
+from sidecar.rules.reservations import Live
+
+
+class Answered(Struct, frozen=True):
+    """Decided: this frame is the whole answer (a refusal, or a transport error)."""
+
+    frame: bytes
+
+
+class Replay(Struct, frozen=True):
+    """Decided: the answer is on record."""
+
+    caller: str
+    request_id: str
+    recorded: Recorded
+
+    @property
+    def length_bytes(self) -> int:
+        """About how much memory the answer will take."""
+        return self.recorded.completed.length if self.recorded.completed else 0
+
+
+class Admitted(Struct, frozen=True, kw_only=True):
+    """Decided: this request holds its slot and its worst case, and is to be carried."""
+
+    live: Live
+    begin: BeginRecord
+    lowered: Lowered
+    deadline: float  # on Trio's clock, seconds
+
+
+Decision = Answered | Replay | Admitted
