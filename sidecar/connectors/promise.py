@@ -96,6 +96,7 @@ class Answer:
         self.ended: Ended | None = None
         self.final_usage: Usage | None = None  # set once it has come, for an answer that then proves too large
         self.notes: list[Note] = []
+        self.tool_calls = 0
         self._call_ids = set(call_ids)
         self._response_bytes_max = response_bytes_max
         self._response_bytes = 0
@@ -130,6 +131,7 @@ class Answer:
             call_id = self._fresh_id()
             self.note("call_id_replaced")
         self._call_ids.add(call_id)
+        self.tool_calls += 1
         call = ToolCall(call_id=call_id, name=name, arguments=arguments or "{}")
         self._grow(len(call.call_id) + len(call.name.encode()) + len(call.arguments.encode()))
         self._close(TransportEventPayload(tool_call=call))
@@ -161,7 +163,7 @@ class Answer:
         return tuple(self._closed)
 
     def saw_tool_call(self) -> bool:
-        return any(payload.tool_call for payload in self._closed)
+        return self.tool_calls > 0
 
     def _grow(self, added_bytes: int) -> None:
         self._response_bytes += added_bytes

@@ -60,7 +60,7 @@ class Scripted:
         self._answered: Counter[int] = Counter()
 
     def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
-        kept = tuple(item for item in request.input if _is_usable(item, upstream))
+        kept = tuple([item for item in request.input if not item.reasoning_state or _is_usable(item, upstream)])
         if not kept:
             raise Rejected("nothing is left of the input without reasoning states that this model can't use")
         dropped = len(request.input) - len(kept)
@@ -72,7 +72,7 @@ class Scripted:
             upstream=upstream,
             body=asked,
             states_dropped=dropped,
-            call_ids=frozenset(item.tool_call.call_id for item in kept if item.tool_call),
+            call_ids=frozenset([item.tool_call.call_id for item in kept if item.tool_call]),
         )
 
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
@@ -216,12 +216,11 @@ def _usage(rule: Rule, lowered: Lowered, answer: Answer, said: int) -> Usage | N
     if isinstance(rule.usage, Usage):
         return rule.usage
     request = lowered.request
-    tools = sum(1 for event in answer.events() if event.tool_call)
     return Usage(
         input_tokens=lowered.body.input_tokens,
         cache_read_tokens=0,
         cache_write_tokens=0,
-        output_tokens=min(request.max_output_tokens, max(1, said + tools)),
+        output_tokens=min(request.max_output_tokens, max(1, said + answer.tool_calls)),
     )
 
 

@@ -7,8 +7,9 @@ Source: CONTRACT section 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
+from typing import Final
 
 import msgspec
 
@@ -17,9 +18,8 @@ from sidecar.contract.values import Digest, Value
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
-def encode(value: Value) -> bytes:
-    """The canonical bytes of a published value."""
-    return _encoder.encode(value)
+# The canonical bytes of a published value.
+encode: Final[Callable[[Value], bytes]] = _encoder.encode
 
 
 def digest(encoded: bytes) -> Digest:

@@ -6,6 +6,7 @@ request_id], the form that the sealed indexes of later will keep on disk.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -20,6 +21,7 @@ KEY_BYTES: Final = 16
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
+@lru_cache(maxsize=1024)  # a request's key is wanted when it is decided, begun and completed
 def key_of(caller_runtime_id: str, request_id: str) -> bytes:
     return sha256(_encode([caller_runtime_id, request_id])).digest()[:KEY_BYTES]
 

@@ -55,35 +55,38 @@ class Room:
 
     def place_begin(self, framed_bytes: int) -> Slot:
         """The segment for a begin record; from now on one more request is live. Raises NoRoom."""
+        size = _alone(framed_bytes)
         # One more than the live ones: a clean exit has its own record to write.
-        if self._settlements_after(framed_bytes) < self.live + 2:
+        if self._settlements_after(size) < self.live + 2:
             raise NoRoom
         self.live += 1
-        return self._place(framed_bytes)
+        return self._place(size)
 
     def has_room_for(self, framed_bytes: int) -> bool:
         """Whether a completion of this size leaves room for every other live request."""
-        return padded(BATCH_HEADER_BYTES + framed_bytes) <= SETTLE_BYTES or (
-            self._settlements_after(framed_bytes) >= self.live
-        )
+        size = _alone(framed_bytes)
+        return size <= SETTLE_BYTES or self._settlements_after(size) >= self.live
 
     def place_completion(self, framed_bytes: int, *, live: bool) -> Slot:
         """The segment for a completion; `live` where its request was begun in this process."""
-        if not live and self._settlements_after(framed_bytes) < self.live + 1:
+        size = _alone(framed_bytes)
+        if not live and self._settlements_after(size) < self.live + 1:
             raise NoRoom
-        assert not live or self.has_room_for(framed_bytes), "an answer is recorded that room_for has not allowed"
-        slot = self._place(framed_bytes)
+        assert not live or size <= SETTLE_BYTES or self._settlements_after(size) >= self.live, (
+            "an answer is recorded that room_for has not allowed"
+        )
+        slot = self._place(size)
         self.live -= live
         return slot
 
     def place_closed(self, framed_bytes: int) -> Slot:
-        return self._place(framed_bytes)
+        return self._place(_alone(framed_bytes))
 
     def landed(self, slot: Slot, end: int, framed_sizes: list[int]) -> None:
         """A batch is on disk and ends here."""
         if slot is self.current:
             self._landed_end = end
-            self._pending_bytes -= sum(padded(BATCH_HEADER_BYTES + size) for size in framed_sizes)
+            self._pending_bytes -= sum(map(_alone, framed_sizes))
 
     def _planned_end(self) -> int:
         return self._landed_end + self._pending_bytes
@@ -91,29 +94,30 @@ class Room:
     def _a_spare_settles(self) -> int:
         return (self._segment_bytes - BLOCK_BYTES) // SETTLE_BYTES
 
-    def _fits_here(self, framed_bytes: int) -> bool:
-        return self._planned_end() + padded(BATCH_HEADER_BYTES + framed_bytes) <= self._segment_bytes
-
-    def _settlements_after(self, framed_bytes: int) -> int:
-        """How many settlements would still fit if this record were placed; -1 if it can't be."""
-        size = padded(BATCH_HEADER_BYTES + framed_bytes)
-        if self._fits_here(framed_bytes):
-            here = (self._segment_bytes - self._planned_end() - size) // SETTLE_BYTES
-            return here + len(self.spares) * self._a_spare_settles()
+    def _settlements_after(self, size: int) -> int:
+        """How many settlements would still fit if a record of this size were placed; -1 if it can't be."""
+        left = self._segment_bytes - self._landed_end - self._pending_bytes - size
+        if left >= 0:
+            return left // SETTLE_BYTES + len(self.spares) * self._a_spare_settles()
         if not self.spares or BLOCK_BYTES + size > self._segment_bytes:
             return -1
         there = (self._segment_bytes - BLOCK_BYTES - size) // SETTLE_BYTES
         return there + (len(self.spares) - 1) * self._a_spare_settles()
 
-    def _place(self, framed_bytes: int) -> Slot:
-        if not self._fits_here(framed_bytes):
+    def _place(self, size: int) -> Slot:
+        if self._planned_end() + size > self._segment_bytes:
             if not self.spares:
                 raise NoRoom
             spare = self.spares.popleft()
             spare.number = self.current.number + 1
             self.current, self._landed_end, self._pending_bytes = spare, BLOCK_BYTES, 0
-        self._pending_bytes += padded(BATCH_HEADER_BYTES + framed_bytes)
+        self._pending_bytes += size
         return self.current
+
+
+def _alone(framed_bytes: int) -> int:
+    """What a record takes that stands alone in its batch."""
+    return padded(BATCH_HEADER_BYTES + framed_bytes)
 
 
 def spares_wanted(requests_in_flight_max: int, segment_bytes: int) -> int:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ Soon = Callable[[Callable[[], None]], None]
 Form = Literal["text", "journal", "json"]
 _VALUE_CHARACTERS_MAX: Final = 200
 _PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
-_PLAIN: Final = re.compile(r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+")
+_plain: Final = re.compile(r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+").fullmatch
 
 
 def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Form:
@@ -43,6 +44,7 @@ class Log:
         self._form = form or default_form(self._stream)
         self._soon: Soon = lambda write: write()
         self._lines: list[str] = []
+        self._second, self._calendar = -1, ""
 
     def gather(self, soon: Soon) -> None:
         """From now on what is said at level info is written when `soon` comes to it, many lines at once."""
@@ -71,8 +73,15 @@ class Log:
             self._stream.write(text)
             self._stream.flush()
 
+    def _now(self) -> str:
+        """UTC to the millisecond; the calendar is asked once a second."""
+        second, milliseconds = divmod(time.time_ns() // 1_000_000, 1000)
+        if second != self._second:
+            self._second, self._calendar = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._calendar}.{milliseconds:03}+00:00"
+
     def _line(self, level: str, fact: str, values: Mapping[str, object]) -> str:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now = self._now()
         if self._form == "json":
             said = {key: _json(value) for key, value in values.items()}
             own = {"time": now, "level": level, "fact": fact}
@@ -94,7 +103,7 @@ def _text(value: object) -> str:
     if type(value) is int:
         return str(value)
     text = _cut(value)
-    return text if _PLAIN.fullmatch(text) else _dumped(text)
+    return text if _plain(text) else _dumped(text) if text else '""'
 
 
 def _dumped(value: object) -> str:

@@ -8,7 +8,7 @@ Source: CONTRACT section 5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -29,8 +29,10 @@ class NoPrice(LookupError):
     """No base row is in force: the configuration was not checked."""
 
 
-def rows_in_force(prices: Iterable[DatedPrice], now_unix_ms: int) -> tuple[PriceRow, ...]:
+def rows_in_force(prices: Sequence[DatedPrice], now_unix_ms: int) -> tuple[PriceRow, ...]:
     """For each threshold the newest row that has begun; the base row first, then by rising threshold."""
+    if len(prices) == 1 and prices[0].row.above_input_tokens is None and prices[0].from_unix_ms <= now_unix_ms:
+        return (prices[0].row,)
     newest: dict[int | None, DatedPrice] = {}
     for price in prices:
         threshold = price.row.above_input_tokens

@@ -54,13 +54,13 @@ class Reservations:
 
     def full(self, caller: str, connector: str) -> str | None:
         """Rule 12: whose slots are all in use, as a sentence; None when there is one for this request."""
-        for whose, used, limit in (
-            (f"the caller {caller}", self._by_caller[caller], self._limits.callers[caller]),
-            (f"the connector {connector}", self._by_connector[connector], self._limits.connectors[connector]),
-            ("the daemon", len(self._live), self._limits.daemon),
+        for whose, name, used, limit in (
+            ("the caller ", caller, self._by_caller[caller], self._limits.callers[caller]),
+            ("the connector ", connector, self._by_connector[connector], self._limits.connectors[connector]),
+            ("the daemon", "", len(self._live), self._limits.daemon),
         ):
             if used >= limit:
-                return f"{whose} has {used} of {limit} requests running"
+                return f"{whose}{name} has {used} of {limit} requests running"
         return None
 
     def over_ceiling(self, caller: str, now_unix_ms: int, amount_micro_usd: int) -> str | None:

@@ -116,8 +116,11 @@ class Connection:
     async def _next_frame(self) -> bytes | None:
         """The next whole frame, with its bytes taken from what may be held; None at end of file."""
         splitter = self._splitter
-        if not splitter.in_frame and not await self._receive():  # an idle connection waits here, as long as it likes
-            return None
+        if not splitter.in_frame:
+            received = await self._stream.receive_some(_RECEIVE_BYTES)  # idle here, as long as it likes
+            if not received:
+                return None
+            splitter.feed(received)
         wanted = splitter.wanted_bytes()
         if wanted is not None and splitter.whole and self._held.take_now(wanted):
             return splitter.next_frame()
@@ -143,16 +146,13 @@ class Connection:
         return frame
 
     async def _receive_before(self, deadline: float) -> bool:
+        """Whether something came; False at end of file."""
         with trio.move_on_at(deadline) as patience:
-            return await self._receive()
+            received = await self._stream.receive_some(_RECEIVE_BYTES)
+            self._splitter.feed(received)
+            return bool(received)
         assert patience.cancelled_caught
         raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
-
-    async def _receive(self) -> bool:
-        """Whether something came; False at end of file."""
-        received = await self._stream.receive_some(_RECEIVE_BYTES)
-        self._splitter.feed(received)
-        return bool(received)
 
     def _timeout_message(self) -> str:
         return f"a frame must be whole {self._frame_timeout_seconds:g} s after its first byte"
