@@ -101,6 +101,14 @@ class BatchHeader(Struct, frozen=True, kw_only=True):
     total_bytes: int
 
 
+class EncodedBatch(Struct, frozen=True):
+    """A whole batch in pieces (nothing is copied together), its length with the padding, and its head."""
+
+    pieces: tuple[bytes, ...]
+    total_bytes: int
+    head: bytes
+
+
 class Record(Struct, frozen=True):
     """One record with its place in its segment's file: `offset` and `length` cover its own header too."""
 
@@ -192,15 +200,16 @@ def _record_crc(kind: int, encoded: bytes) -> int:
 
 def encode_batch(
     records: Sequence[bytes], *, salt: bytes, segment: int, number: int, previous_head: bytes
-) -> tuple[bytes, bytes]:
-    """The whole batch, padded to a block, and its head."""
+) -> EncodedBatch:
     payload = b"".join(records)
     fields = _BATCH.pack(_BATCH_MAGIC, salt, segment, number, len(payload), len(records))
-    head = sha256(previous_head + fields + payload).digest()
+    chained = sha256(previous_head + fields)
+    chained.update(payload)
+    head = chained.digest()
     size = BATCH_HEADER_BYTES + len(payload)
     zeros = bytes(padded(size) - size)
     crc = crc32(zeros, crc32(payload, crc32(fields + head)))
-    return b"".join((fields, _BATCH_END.pack(head, crc), payload, zeros)), head
+    return EncodedBatch((fields + _BATCH_END.pack(head, crc), payload, zeros), padded(size), head)
 
 
 def decode_batch_header(block: bytes, *, salt: bytes, segment: int) -> BatchHeader | None:

@@ -77,9 +77,11 @@ class Writer:
         self._head = end.head
         self._batch = end.batch
         self.syncs = 0
-        # Shared, under the condition's lock.
+        # Shared. The queue is appended to on the Trio side and taken from in the thread, which needs no lock; the
+        # condition is for the thread's sleep.
         self._queue: deque[Append] = deque()
         self._change = threading.Condition()
+        self._asleep = False
         self._stopping = False
         # Known to the Trio side alone.
         self.poisoned: str | None = None
@@ -101,9 +103,11 @@ class Writer:
         if self.poisoned is not None:
             append.land(outcome.Error(LedgerUnavailable(self.poisoned)))
             return
-        with self._change:
-            self._queue.append(append)
-            self._change.notify()
+        self._queue.append(append)
+        if self._asleep:
+            with self._change:
+                self._asleep = False
+                self._change.notify()
 
     @property
     def queued(self) -> int:
@@ -186,7 +190,12 @@ class Writer:
         appends: list[Append] = []
         size = 0
         with self._change:
-            self._change.wait_for(lambda: self._queue or self._stopping)
+            while not self._queue and not self._stopping:
+                self._asleep = True
+                if self._queue:  # it was queued by one who still saw us awake
+                    break
+                self._change.wait()
+            self._asleep = False
             while self._queue and len(appends) < BATCH_RECORDS_MAX:
                 first = self._queue[0]
                 if appends and (first.slot is not appends[0].slot or size + len(first.framed) > BATCH_BYTES_MAX):
@@ -201,16 +210,16 @@ class Writer:
         if slot is not self._slot:
             self._put_to_use(slot)
         offset = self._end
-        batch, head = on_disk.encode_batch(
+        batch = on_disk.encode_batch(
             [append.framed for append in appends],
             salt=slot.salt,
             segment=slot.number,
             number=self._batch + 1,
             previous_head=self._head,
         )
-        self._files.write(slot.descriptor, [batch], offset)
+        self._files.write(slot.descriptor, batch.pieces, offset)
         self._sync(slot)
-        self._end, self._head, self._batch = offset + len(batch), head, self._batch + 1
+        self._end, self._head, self._batch = offset + batch.total_bytes, batch.head, self._batch + 1
         return offset, self._end
 
     def _put_to_use(self, slot: Slot) -> None:

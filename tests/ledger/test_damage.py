@@ -155,7 +155,9 @@ async def test_bytes_of_a_provider_that_look_like_a_batch_are_none(open_ledger: 
     await session(open_ledger, [0], clean=False)
     content = contents_of(directory)[FIRST]
     framed = on_disk.encode_record(v.RecordBody(begin=records.begin(7)))
-    posing = on_disk.encode_batch([framed], salt=b"S" * 16, segment=1, number=4, previous_head=bytes(32))[0]
+    posing = b"".join(
+        on_disk.encode_batch([framed], salt=b"S" * 16, segment=1, number=4, previous_head=bytes(32)).pieces
+    )
     torn = bytearray(content)
     end = used_by(content)
     torn[end : end + 3 * BLOCK_BYTES] = posing * 3
@@ -172,13 +174,14 @@ def continued(content: bytes, framed: list[bytes], previous_head: bytes | None =
     """The segment with one more batch, as only its own writer could have made it."""
     found = read({FIRST: content})[1]
     header = on_disk.decode_segment_header(content[:BLOCK_BYTES])
-    batch, _ = on_disk.encode_batch(
+    encoded = on_disk.encode_batch(
         framed,
         salt=header.salt,
         segment=1,
         number=found.end.batch + 1,
         previous_head=previous_head or found.end.head,
     )
+    batch = b"".join(encoded.pieces)
     return content[: found.end.offset] + batch + content[found.end.offset + len(batch) :]
 
 
