@@ -1,9 +1,9 @@
 """The one writer: records in, batches out, one sync and one wake-up for each batch.
 
-Whoever appends queues a record and sleeps. The commit thread takes all that
-waits, up to a bound, makes one batch of it, writes it with one call, syncs it
-with one call, and wakes the Trio side once; there the whole batch is entered
-into the index and all its waiters are made runnable. There is no timer: while
+Whoever appends queues a record and is told when it has landed. The commit
+thread takes all that waits, up to a bound, makes one batch of it, writes it
+with one call, syncs it with one call, and wakes the Trio side once; there the
+whole batch is entered into the index and whoever waits is told. There is no timer: while
 a sync runs, the next batch gathers. The thread does little but call C, because
 what Python it runs is time taken from the event loop.
 
@@ -11,8 +11,8 @@ The wait can't be cancelled: a record that is queued may reach the disk, so
 whoever queued it must hear what became of it. The first call that fails ends
 all writing for good (`poisoned`): a failed sync may have dropped what it was to
 write, and a second one would say that all is well. Nothing is tried again. A bug
-on either side must not leave a waiter asleep: one in the thread poisons, one
-met while a landed record is entered is raised in its waiter.
+on either side must leave nobody waiting: one in the thread poisons, one met
+while a landed record is entered or told ends the run.
 """
 
 from __future__ import annotations
