@@ -32,8 +32,8 @@ from sidecar.contract.values import (
     UserText,
 )
 from sidecar.ledger import recovery
-from sidecar.ledger.face import Place
 from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.landing import Place
 
 _START_SECONDS_MAX = 30.0
 _MODEL = "npc-fast"

@@ -1,7 +1,8 @@
 """What each way a call can go wrong means to whoever made it: an exit code, whether a retry may help, and what to do.
 
 The help text and the README are read from these tables. Exit codes are those
-of sysexits; 75 alone says that the same command may work in a while.
+of sysexits; 75 always says that it may work in a while, and no other code does
+for all of its causes.
 Source: CONTRACT sections 1, 3, 6 and 7; WIRE section 7.
 """
 
@@ -107,7 +108,9 @@ TRANSPORT_ERRORS: Final[Mapping[TransportErrorCode, Meaning]] = {
     "unsupported_protocol": Meaning(os.EX_PROTOCOL, "no", "the daemon and this command are of different versions"),
     "malformed_frame": Meaning(os.EX_PROTOCOL, "no", "the daemon and this command are of different versions"),
     "unknown_schema": Meaning(os.EX_PROTOCOL, "no", "the daemon and this command are of different versions"),
-    "ledger_unavailable": Meaning(os.EX_IOERR, "same_id", "the daemon's disk takes no request; its log says why"),
+    "ledger_unavailable": Meaning(
+        os.EX_IOERR, "same_id", "the daemon can't record it now; most likely nothing ran, and its log says why"
+    ),
     "shutting_down": Meaning(os.EX_TEMPFAIL, "new_id", "the daemon is stopping: try again after its restart"),
     "internal": Meaning(os.EX_SOFTWARE, "same_id", "a bug in the daemon; its log says more"),
 }

@@ -80,7 +80,8 @@ class Answer:
     Neighbouring text deltas are joined into one event. `sent` turns true just
     before the first byte of the request may leave; from then on a failure
     without usage costs the whole reservation. `on_first` is called once, when the
-    first piece comes; `on_event` hears every piece as it comes.
+    first piece comes; `on_event` hears every piece as it comes (for live events,
+    which the daemon doesn't give yet).
     """
 
     def __init__(

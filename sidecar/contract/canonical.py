@@ -7,9 +7,8 @@ Source: CONTRACT section 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final
 
 import msgspec
 
@@ -18,8 +17,9 @@ from sidecar.contract.values import Digest, Value
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
-# The canonical bytes of a published value.
-encode: Final[Callable[[Value], bytes]] = _encoder.encode
+def encode(value: Value) -> bytes:
+    """The canonical bytes of a published value."""
+    return _encoder.encode(value)
 
 
 def digest(encoded: bytes) -> Digest:

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
-from sidecar.ledger.face import Place, Recorded
+from sidecar.ledger.face import Recorded
+from sidecar.ledger.landing import Place
 
 KEY_BYTES: Final = 16
 

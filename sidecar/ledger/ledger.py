@@ -31,11 +31,12 @@ from sidecar.contract.values import (
 )
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
-from sidecar.ledger.face import Landing, Place, Recorded
+from sidecar.ledger.face import Recorded
 from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import key_of
+from sidecar.ledger.landing import Landing, Place
 from sidecar.ledger.recovery import Replayed
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.spares import SpareMaker

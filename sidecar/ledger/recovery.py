@@ -31,11 +31,11 @@ from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
 from sidecar.ledger import format as on_disk
-from sidecar.ledger.face import Place
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, OtherVersion, SegmentHeader
 from sidecar.ledger.index import Index, key_of
+from sidecar.ledger.landing import Place
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 _SCAN_BYTES: Final = 1 << 20

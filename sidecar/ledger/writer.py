@@ -27,10 +27,10 @@ import outcome
 import trio
 
 from sidecar.ledger import format as on_disk
-from sidecar.ledger.face import Landing, Place
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, SegmentHeader
+from sidecar.ledger.landing import Landing, Place
 from sidecar.ledger.recovery import End, segment_path
 from sidecar.ledger.room import Slot
 
@@ -138,11 +138,17 @@ class Writer:
         self.written_bytes += end - offset
         self._on_landed(slot, end, [len(append.framed) for append in appends])
         at = offset + BATCH_HEADER_BYTES
+        bug: Exception | None = None
         for append in appends:
             place = Place(slot.number, at, len(append.framed))
             at += place.length
-            append.enter(place)
-            append.land(outcome.Value(place))
+            try:
+                append.enter(place)
+                append.land(outcome.Value(place))
+            except Exception as fault:  # it ends the run, but first the others hear of their records
+                bug = bug or fault
+        if bug is not None:
+            raise bug
 
     def _failed(self, appends: list[Append], why: str) -> None:
         self.poisoned = why

@@ -31,6 +31,7 @@ class NoPrice(LookupError):
 
 def rows_in_force(prices: Sequence[DatedPrice], now_unix_ms: int) -> tuple[PriceRow, ...]:
     """For each threshold the newest row that has begun; the base row first, then by rising threshold."""
+    # Most models have one row.
     if len(prices) == 1 and prices[0].row.above_input_tokens is None and prices[0].from_unix_ms <= now_unix_ms:
         return (prices[0].row,)
     newest: dict[int | None, DatedPrice] = {}

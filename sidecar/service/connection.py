@@ -1,19 +1,20 @@
 """One connection: frames in, decisions in order, answers out as they finish.
 
 An idle connection is one task, its reader. The reader decides each frame
-before it looks at the next one, and waits for neither disk nor provider;
-replays and admitted requests go on in tasks that belong to the daemon
-(`start_request`), so that a caller that hangs up doesn't stop what is paid for.
-Answers are sent at the end of the loop's turn; a writer task lives only while
-there is something that the kernel has not taken. A client that doesn't read its answers is not read
-from any further, so its backlog is bounded by what it had already been
-admitted for. Source: CONTRACT section 1.
+before it looks at the next one, and waits for neither disk nor provider.
+What an admitted request asks of its connector (`start_request`) and a replay
+that is read back (`start_replay`) run in tasks that belong to the daemon, so
+that a caller that hangs up doesn't stop what is paid for. Answers are sent at
+the end of the loop's turn; a writer is needed only for what the kernel has not
+taken then. A client that doesn't read its answers is not read from any further,
+so its backlog is bounded by what it had already been admitted for. Source:
+CONTRACT section 1.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -25,15 +26,13 @@ from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
-from sidecar.service.stream import Stream
+from sidecar.service.stream import RECEIVE_BYTES_MAX, Stream
+from sidecar.service.tasks import Start
+from sidecar.service.turn import Act
 
-_RECEIVE_BYTES: Final = 65_536
 _UNSENT_BYTES_MAX: Final = 1_048_576  # above this, the connection is not read from
 _REPLAYS_MAX: Final = 16  # read back from disk at once for one connection
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
-
-
-StartSoon = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class _CutOff(Exception):
@@ -56,10 +55,10 @@ class Connection:
         *,
         frame_bytes_max: int,
         frame_timeout_seconds: float,
-        start_request: StartSoon,
-        start_replay: StartSoon,
-        start_writer: StartSoon,
-        at_end_of_turn: Callable[[Callable[[], None]], None],
+        start_request: Start,
+        start_replay: Start,
+        start_writer: Start,
+        at_end_of_turn: Callable[[Act], None],
     ) -> None:
         self._stream = stream
         self._callers = callers
@@ -117,7 +116,7 @@ class Connection:
         """The next whole frame, with its bytes taken from what may be held; None at end of file."""
         splitter = self._splitter
         if not splitter.in_frame:
-            received = await self._stream.receive_some(_RECEIVE_BYTES)  # idle here, as long as it likes
+            received = await self._stream.receive_some(RECEIVE_BYTES_MAX)  # idle here, as long as it likes
             if not received:
                 return None
             splitter.feed(received)
@@ -148,7 +147,7 @@ class Connection:
     async def _receive_before(self, deadline: float) -> bool:
         """Whether something came; False at end of file."""
         with trio.move_on_at(deadline) as patience:
-            received = await self._stream.receive_some(_RECEIVE_BYTES)
+            received = await self._stream.receive_some(RECEIVE_BYTES_MAX)
             self._splitter.feed(received)
             return bool(received)
         assert patience.cancelled_caught
@@ -244,7 +243,7 @@ class Connection:
             try:
                 await self._stream.send_all(framed(why))
                 await self._stream.send_eof()
-                while await self._stream.receive_some(_RECEIVE_BYTES):
+                while await self._stream.receive_some(RECEIVE_BYTES_MAX):
                     pass
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return

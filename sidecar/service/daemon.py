@@ -2,10 +2,11 @@
 
     run
     +-- ledger.running()          the commit thread and the spare preparer
-        +-- requests              admitted requests and replays; nothing cancels them, what ends them is their own end
-            +-- connections       the accept loop, one reader a connection, a writer while there is work
+        +-- requests              connectors that are asked, replays that are read back; they end by themselves
+            +-- connections       the accept loop, a reader for each connection, writers for what is slow to leave
             +-- the first end     a drain or a poisoned ledger, whichever comes first
     +-- signals                   counted from first to last, so that none of them ends the process by itself
+    +-- the end of the turn       sends the answers and writes the log lines of one turn together
 
 An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
 `drain_seconds_max`, a second signal shortens it, the rest is cancelled and
@@ -209,10 +210,16 @@ class Daemon:
         self._log.info("draining", running=self._exchange.running, seconds_max=self._config.daemon.drain_seconds_max)
         self._exchange.draining = True
         await self._finish_requests()
-        await self._turn.over()
         with trio.move_on_after(_FLUSH_SECONDS_MAX):
-            await self._until(lambda: self._replays.count == 0 and self._writers.count == 0)
+            await self._flush()
         return os.EX_OK
+
+    async def _flush(self) -> None:
+        """Returns when every answer has left: none is read back, put off or being written."""
+        while self._replays.count or self._turn.pending or self._writers.count:
+            await self._until(lambda: self._replays.count == 0)
+            await self._turn.over()
+            await self._until(lambda: self._writers.count == 0)
 
     async def _finish_requests(self) -> None:
         with trio.move_on_after(self._config.daemon.drain_seconds_max):

@@ -13,7 +13,7 @@ nothing cancels. Source: CONTRACT sections 3 to 6.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import trio
@@ -33,8 +33,9 @@ from sidecar.contract.values import (
     Refusal,
     refused,
 )
-from sidecar.ledger.face import LedgerFace, Place, Recorded
+from sidecar.ledger.face import LedgerFace, Recorded
 from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.landing import Place
 from sidecar.ops.log import Log
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
@@ -43,8 +44,7 @@ from sidecar.service import settlement
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.settlement import Settled
-
-Start = Callable[[Callable[[], Awaitable[None]]], None]
+from sidecar.service.tasks import Start
 
 
 class Refused(Exception):
@@ -326,7 +326,9 @@ class Exchange:
             scope.cancel()
 
     def _unavailable(self, live: Live, answer: Callable[[bytes], None], fault: BaseException) -> None:
-        self._log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
+        told = self._ledger.poisoned or self._ledger.pressure  # in a line of its own, once
+        tell = self._log.info if told else self._log.warning
+        tell("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
         answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
         self._on_end()
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 
 import trio
 
-_RECEIVE_BYTES: Final = 65_536
+RECEIVE_BYTES_MAX: Final = 65_536
 
 
 class Stream(Protocol):
@@ -23,7 +23,7 @@ class Stream(Protocol):
         ...
 
     async def send_all(self, outgoing: bytes) -> None: ...
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray: ...
+    async def receive_some(self, max_bytes: int) -> bytes | bytearray: ...
     async def send_eof(self) -> None: ...
     async def aclose(self) -> None: ...
 
@@ -56,11 +56,11 @@ class SocketStream:
             if not rest:
                 return
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+    async def receive_some(self, max_bytes: int = RECEIVE_BYTES_MAX) -> bytes:
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
-                return self._socket.recv(max_bytes or _RECEIVE_BYTES)
+                return self._socket.recv(max_bytes)
             except BlockingIOError:
                 continue
             except OSError as error:

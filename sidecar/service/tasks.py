@@ -7,18 +7,22 @@ of a new one. What runs in it is cancelled only with the nursery it lives in.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import outcome
 import trio
 
 Work = Callable[[], Awaitable[None]]
+Start = Callable[[Work], None]
+IDLE_MAX: Final = 64  # tasks that wait for work; a crowd's others end when they are done
 
 
 class Tasks:
     """Runs each piece of work in a task of `nursery`, at once; `count` is how many run.
 
-    Whoever is parked at `changed` is woken when one ends. `end` lets the waiting tasks go: until
-    then the nursery can't be left.
+    Whoever is parked at `changed` is woken when one ends. `end` lets the
+    waiting tasks go: until then the nursery can't be left. Nothing may be
+    started from then on but by a crash, which loses it with everything else.
     """
 
     def __init__(self, nursery: trio.Nursery, changed: trio.lowlevel.ParkingLot) -> None:
@@ -38,7 +42,7 @@ class Tasks:
             self._nursery.start_soon(self._work, work)
 
     def end(self) -> None:
-        """No work is begun from here on; what runs is finished."""
+        """No task waits for work from here on; what runs is finished."""
         self._ended = True
         for task in self._idle:
             trio.lowlevel.reschedule(task, outcome.Value(None))
@@ -52,7 +56,7 @@ class Tasks:
                 self.count -= 1
                 if self._changed:
                     self._changed.unpark_all()
-            work = None if self._ended else await self._more()
+            work = None if self._ended or len(self._idle) >= IDLE_MAX else await self._more()
 
     async def _more(self) -> Work | None:
         task = trio.lowlevel.current_task()

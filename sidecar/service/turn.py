@@ -13,17 +13,26 @@ from typing import NoReturn
 
 import trio
 
+Act = Callable[[], None]
+
 
 class EndOfTurn:
-    """Calls what it was given by `soon` once all tasks that can run have run. `serve` must run; nothing is lost
-    where it has been cancelled, because from then on everything is done at once."""
+    """Calls what it was given by `soon` behind the tasks that can run already, in one go.
+
+    Where `serve` doesn't run, or no longer, everything is done at once, so
+    that nothing is lost. `pending` while something is put off.
+    """
 
     def __init__(self) -> None:
-        self._put_off: list[Callable[[], None]] = []
+        self._put_off: list[Act] = []
         self._task: trio.lowlevel.Task | None = None
         self._asleep = False
 
-    def soon(self, act: Callable[[], None]) -> None:
+    @property
+    def pending(self) -> bool:
+        return bool(self._put_off)
+
+    def soon(self, act: Act) -> None:
         if self._task is None:
             act()
             return

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
 from sidecar.ledger import recovery
-from sidecar.ledger.face import Place
 from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.landing import Place
 
 
 class LedgerView:

@@ -10,8 +10,9 @@ import trio
 from msgspec import structs
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
-from sidecar.ledger.face import Landing, Place, Recorded
+from sidecar.ledger.face import Recorded
 from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.landing import Landing, Place
 
 
 class MemoryLedger:
@@ -83,13 +84,14 @@ class MemoryLedger:
         return self._frames[recorded.completed.offset]
 
     def _append(self, fault: Callable[[], str | None], record: Callable[[], Place]) -> Landing:
+        if why_at_once := self.poisoned or fault():
+            return Landing.failed(LedgerUnavailable(why_at_once))
         landing = Landing()
-        why_at_once = fault()
 
         async def land() -> None:
             await trio.sleep(self.delay_seconds)
-            if why := self.poisoned or why_at_once:
-                landing.land(outcome.Error(LedgerUnavailable(why)))
+            if self.poisoned:
+                landing.land(outcome.Error(LedgerUnavailable(self.poisoned)))
             else:
                 landing.land(outcome.Value(record()))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sidecar.contract import values as v
-from sidecar.ledger.face import Place
 from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.landing import Place
 
 FRAME_BYTES_MAX = 4096
 SEGMENT_BYTES = 4 * (FRAME_BYTES_MAX + 65_536) + 4096 - (4 * (FRAME_BYTES_MAX + 65_536)) % 4096

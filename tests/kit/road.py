@@ -158,6 +158,7 @@ class Road:
             account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
         self.reservations = make_reservations(self.config, self.accounts)
         self.log = io.StringIO()
+        self.ended = trio.lowlevel.ParkingLot()  # woken whenever a request has ended
         self.exchange = Exchange(
             self.config,
             {"echo": self.connector},
@@ -165,6 +166,7 @@ class Road:
             self.reservations,
             Log(self.log, "text"),
             lambda: self.now,
+            self.ended.unpark_all,
         )
 
     def decide(self, frame: bytes, callers: frozenset[str] = frozenset({"dungeon", "other"})) -> Decision:

@@ -13,10 +13,10 @@ from kit.records import Totals
 from sidecar.contract import values as v
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery
-from sidecar.ledger.face import Place
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES
+from sidecar.ledger.landing import Place
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.recovery import Found, Replayed
 

@@ -11,8 +11,8 @@ from kit import records
 
 from sidecar.contract import values as v
 from sidecar.ledger import format as on_disk
-from sidecar.ledger.face import Place
 from sidecar.ledger.format import BLOCK_BYTES, FormatFault, SegmentHeader
+from sidecar.ledger.landing import Place
 
 HEADER = SegmentHeader(
     ledger_id=b"i" * 16, salt=b"s" * 16, incarnation=3, segment=2, created_at_unix_ms=5, segment_bytes=65536,

@@ -309,6 +309,30 @@ async def test_a_bug_in_the_commit_thread_leaves_no_waiter_asleep(open_ledger: O
         await ledger.wait_poisoned()
 
 
+def test_a_bug_met_where_a_record_has_landed_ends_the_run_when_the_others_have_heard_of_theirs(
+    open_ledger: OpenLedger,
+) -> None:
+    files = HeldSync()
+    heard: list[int] = []
+
+    def tell(number: int) -> None:
+        heard.append(number)
+        assert number != 3, "a bug"
+
+    async def main() -> None:
+        ledger = open_ledger(files)
+        async with ledger.running():
+            files.free.clear()
+            for number in range(1, 6):
+                ledger.begin(records.begin(number)).then(lambda _, number=number: tell(number))  # type: ignore[misc]
+            files.free.set()
+            await trio.sleep_forever()
+
+    with pytest.raises(trio.TrioInternalError):
+        trio.run(main)
+    assert heard == [1, 2, 3, 4, 5]
+
+
 async def test_pressure_is_told_also_where_free_bytes_cant_be(open_ledger: OpenLedger) -> None:
     files = BrokenFiles("write_zeros")
     ledger = open_ledger(files)

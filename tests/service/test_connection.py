@@ -82,7 +82,7 @@ async def served(
         yield client
         await client.hang_up()
         while road.exchange.running:
-            await trio.sleep(0.001)
+            await road.ended.park()
 
 
 def answering(**rule: Any) -> Scripted:

@@ -17,8 +17,8 @@ from sidecar.connectors.script import Rule, ScriptedFailure
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import canonical
 from sidecar.contract import values as v
-from sidecar.service.errors import error_frame
 from sidecar.service.decision import Admitted
+from sidecar.service.errors import error_frame
 
 
 def scripted(**members: Any) -> Scripted:

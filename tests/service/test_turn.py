@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import trio
-import trio.testing
+import io
 
+import trio
+import trio.lowlevel
+import trio.testing
+from kit.road import Road
+
+from sidecar.ops.log import Log
+from sidecar.service.daemon import Daemon
+from sidecar.service.tasks import Tasks
 from sidecar.service.turn import EndOfTurn
 
 
@@ -53,3 +60,29 @@ async def test_what_an_act_puts_off_is_done_in_the_next_turn() -> None:
         await turn.over()
         nursery.cancel_scope.cancel()
     assert happened == [1]
+
+
+async def test_a_drain_waits_for_what_is_read_back_then_put_off_and_then_written() -> None:
+    """Each step begins only when the one before has ended, in whatever order the tasks of a turn run."""
+    road = Road()
+    for _ in range(30):
+        daemon = Daemon(road.config, {}, road.ledger, road.reservations, Log(io.StringIO(), "text"))
+        sent: list[bytes] = []
+
+        async def write(sent: list[bytes] = sent) -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            sent.append(b"the rest")
+
+        async def read_back(daemon: Daemon = daemon) -> None:
+            await trio.lowlevel.checkpoint()
+            daemon._turn.soon(lambda: daemon._writers.start_soon(write))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(daemon._turn.serve)
+            daemon._replays = Tasks(nursery, daemon._changed)
+            daemon._writers = Tasks(nursery, daemon._changed)
+            await trio.testing.wait_all_tasks_blocked()
+            daemon._replays.start_soon(read_back)
+            await daemon._flush()
+            assert sent == [b"the rest"]
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,104 @@
+"""The daemon's own socket stream, over a real pair of sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from sidecar.service.stream import SocketStream
+
+Pair = tuple[SocketStream, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        yield SocketStream(ours), theirs
+
+
+async def test_small_things_are_taken_at_once_and_large_ones_in_part(pair: Pair) -> None:
+    stream, theirs = pair
+    assert stream.send_now(b"answer") == 6
+    assert theirs.recv(100) == b"answer"
+    large = bytes(1 << 22)
+    taken = stream.send_now(large)
+    assert 0 < taken < len(large)
+    assert stream.send_now(large) == 0
+
+
+async def test_send_all_waits_for_a_reader_that_is_late(pair: Pair) -> None:
+    stream, theirs = pair
+    sent = bytes(range(256)) * (1 << 13)
+    received = bytearray()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, sent)
+        await trio.testing.wait_all_tasks_blocked()
+        while len(received) < len(sent):
+            received += await trio.to_thread.run_sync(theirs.recv, 1 << 16)
+    assert bytes(received) == sent
+
+
+async def test_what_comes_is_received_and_an_end_is_empty(pair: Pair) -> None:
+    stream, theirs = pair
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            assert await stream.receive_some() == b"late"
+            assert await stream.receive_some() == b""
+
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.sendall(b"late")
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.shutdown(socket.SHUT_WR)
+    assert stream.send_now(b"still") == 5, "a client that has said all may still be answered"
+
+
+async def test_an_end_is_told_to_the_other_side(pair: Pair) -> None:
+    stream, theirs = pair
+    await stream.send_eof()
+    assert theirs.recv(1) == b""
+
+
+async def test_a_peer_that_is_gone_is_a_broken_stream(pair: Pair) -> None:
+    stream, theirs = pair
+    stream.send_now(b"unread")
+    theirs.send(b"unread as well")
+    theirs.close()
+    with pytest.raises(trio.BrokenResourceError):
+        stream.send_now(b"answer")
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.send_all(b"answer")
+
+
+async def test_closing_wakes_who_reads_and_can_be_done_twice(pair: Pair) -> None:
+    stream, _ = pair
+    async with trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await stream.receive_some()
+
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.aclose()
+        await stream.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        stream.send_now(b"answer")
+
+
+async def test_a_connection_taken_from_a_trio_stream_stays_open_when_that_one_is_closed(pair: Pair) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with theirs:
+        held = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        stream = SocketStream.taken_from(held)
+        await held.aclose()
+        assert stream.send_now(b"answer") == 6
+        assert theirs.recv(100) == b"answer"
+        await stream.aclose()
+        assert theirs.recv(1) == b""
