@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.lean_client import LeanClient
+from benchmarks.lean_client import LeanClient, find_compiler
 from benchmarks.road import CONNECTIONS, PAYLOAD_BYTES, SYNCED_BYTES, Bench, Load, Round
 
 P50_BAR = 3.5  # x (echo p50 + the two syncs), at 1 connection
@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _arguments(arguments)
     asked.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as folder:
-        client = LeanClient(Path(folder))
+        client = LeanClient(Path(folder), find_compiler() if asked.compile else None)
         print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} cores")
-        print(f"disk: {_filesystem(folder)}; client: {client.kind}; {PAYLOAD_BYTES} bytes in and out")
+        print(f"disk: {_filesystem(folder)}; client: {client.kind}; about {PAYLOAD_BYTES} bytes in and out")
         print(f"{asked.rounds} rounds of {asked.exchanges} exchanges; medians, and (least to most) over the rounds\n")
         rounds, memory = Bench(Path(folder), client, asked.exchanges).rounds(asked.rounds)
     _report(rounds)
@@ -45,6 +45,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the road costs.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--exchanges", type=int, default=8_000, help="in each load of a round; a quarter of it at 1")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="the client in C")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where the ledger is put")
     return parser.parse_args(arguments)
 

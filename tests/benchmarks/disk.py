@@ -39,7 +39,7 @@ def sync_median_us(folder: Path, size_bytes: int, times: int) -> float:
 
 
 def batches_written(directory: Path) -> int:
-    """The number of the last batch of a ledger that is at rest: batches count from 1, and each has one sync."""
+    """The number of the last batch of a ledger that is at rest: each has one sync, and each new segment two more."""
     path = segment_path(directory, segments_in(DiskFiles(), directory)[-1])
     last, at = 0, BLOCK_BYTES
     with path.open("rb") as segment:

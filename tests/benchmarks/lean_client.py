@@ -33,13 +33,16 @@ class Run(Struct, frozen=True):
         return self.took[min(len(self.took) - 1, int(share * len(self.took)))] / 1000
 
 
-class LeanClient:
-    """Built once in `folder`; `kind` says which of the two it is."""
+def find_compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
-    def __init__(self, folder: Path) -> None:
+
+class LeanClient:
+    """Built once in `folder` by `compiler`, the Python loop where there is none; `kind` says which of the two it is."""
+
+    def __init__(self, folder: Path, compiler: str | None) -> None:
         self._folder = folder
         self._program: Path | None = None
-        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if compiler:
             self._program = folder / "lean_client"
             subprocess.run([compiler, "-O2", "-o", str(self._program), str(_SOURCE)], check=True)

@@ -1,7 +1,9 @@
 """What the road costs, beside what its parts cost: all of it measured in turn, round after round, on one machine.
 
-A round is: the echo, one sync of each size, the daemon; at each number of connections. Neighbours in time see the
-same machine, so it is the ratio of neighbours that is reported, with its spread over the rounds.
+A round goes through the numbers of connections, the echo and then the daemon at each, with the bare syncs between
+the two at one connection and replays behind the last. Neighbours in time see the same machine, so it is the ratio of
+neighbours that is reported, with its spread over the rounds. Frames and answers are 4 KiB but for a few bytes; an
+answer is one text delta of the scripted connector.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -22,7 +25,8 @@ from msgspec import Struct
 CONNECTIONS = (1, 8, 64)
 PAYLOAD_BYTES = 4096
 SYNCED_BYTES = (600, 4_700)  # about a begin and a completion of 4 KiB
-_ENVELOPE_BYTES = 640  # what an invocation or an answer has around its text, near enough
+_AROUND_THE_QUESTION_BYTES = 480  # what an invocation has around its text, but for the length of its ids
+_AROUND_THE_ANSWER_BYTES = 616  # and a result
 
 _CONFIG = """
 [daemon]
@@ -81,15 +85,15 @@ class Frames:
 
     def __init__(self) -> None:
         self._numbers = count()
-        self._text = words(PAYLOAD_BYTES - _ENVELOPE_BYTES)
+        self._text = words(PAYLOAD_BYTES - _AROUND_THE_QUESTION_BYTES)
 
     def fresh(self, wanted: int) -> list[bytes]:
         return [invocation(f"r{next(self._numbers)}", self._text, seconds=290) for _ in range(wanted)]
 
 
 def cpu_ns(pid: int) -> int:
-    """What all threads of a process have run."""
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
+    """What a process has run, its threads that have ended included: the kernel's CPU clock of that process."""
+    return time.clock_gettime_ns(~pid << 3 | 2)
 
 
 def resident_mb(pid: int) -> float:
@@ -112,7 +116,7 @@ def echo_server(folder: Path) -> Iterator[tuple[Path, int]]:
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[Process]:
-    (folder / "script.toml").write_text(f'[[rule]]\ndeltas = ["{words(PAYLOAD_BYTES - _ENVELOPE_BYTES)}"]\n')
+    (folder / "script.toml").write_text(f'[[rule]]\ndeltas = ["{words(PAYLOAD_BYTES - _AROUND_THE_ANSWER_BYTES)}"]\n')
     (folder / "sidecar.toml").write_text(_CONFIG)
     process = spawn(folder)
     try:
@@ -141,15 +145,15 @@ class Bench:
         return done, memory
 
     def _round(self, echo_path: Path, echo_pid: int, served: Process) -> Round:
-        echo, carried = {}, {}
-        replayed: Load | None = None
+        echo, carried, sync_us = {}, {}, {}
+        frames: list[bytes] = []
         for connections in CONNECTIONS:
             frames = self._frames.fresh(self._share(connections))
             echo[connections] = self._load(echo_path, echo_pid, frames, connections, "wording")
+            if connections == 1:
+                sync_us = {size: sync_median_us(self._folder, size, len(frames)) for size in SYNCED_BYTES}
             carried[connections] = self._carried(served, frames, connections)
-            replayed = self._load(served.socket_path, served.pid, frames, connections)
-        assert replayed is not None
-        sync_us = {size: sync_median_us(self._folder, size, self._share(1)) for size in SYNCED_BYTES}
+        replayed = self._load(served.socket_path, served.pid, frames, CONNECTIONS[-1])
         return Round(echo, carried, replayed, sync_us)
 
     def _share(self, connections: int) -> int:

@@ -1,26 +1,23 @@
-"""The benchmark itself works; what it measures is for a quiet machine."""
+"""Not a measurement, which is for a quiet machine: that the benchmark still works, with either client."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from benchmarks.__main__ import main
-from benchmarks.lean_client import LeanClient
+from benchmarks.lean_client import find_compiler
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("client", ["--compile", "--no-compile"])
 def test_it_prints_a_row_for_every_load_and_every_bar(
-    compiled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    client: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not compiled:
-        monkeypatch.setattr("shutil.which", lambda _: None)
-    elif not LeanClient(tmp_path).kind.startswith("C"):
+    if client == "--compile" and not find_compiler():
         pytest.skip("there is no C compiler")
-    code = main(["--rounds", "1", "--exchanges", "64", "--directory", str(tmp_path)])
+    code = main(["--rounds", "1", "--exchanges", "64", "--directory", str(tmp_path), client])
     printed = capsys.readouterr().out
-    rows: list[Any] = [line for line in printed.splitlines() if "connections" in line]
+    rows = [line for line in printed.splitlines() if "connections" in line]
     assert [row.split(" ")[0] for row in rows] == ["echo,", "daemon,"] * 3 + ["replays,"]
-    assert printed.count("hold") + printed.count("HOLD") >= 3
+    assert printed.count(": holds") + printed.count(": DOES NOT HOLD") == 3
     assert (code == 0) == ("DOES NOT HOLD" not in printed)
