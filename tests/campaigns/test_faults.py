@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from kit import disk_faults
@@ -24,11 +23,6 @@ from kit.disk_scenarios import (
     FEW_AT_ONCE,
     SPARES,
     a_failure_in_use_is_final,
-    a_segment_is_synced_and_named_before_its_first_record,
-    a_short_write_whose_rest_can_be_written_is_whole,
-    a_traced_run,
-    a_write_that_stays_short_is_final,
-    nothing_precedes_its_sync,
     pressure_refuses_and_passes,
     slow_syncs_hold_callers_back_and_nothing_grows,
     spares_that_fail_are_pressure,
@@ -146,22 +140,7 @@ def test_any_error_for_a_spare_is_pressure(trial: Trial, call: str, error: str) 
     spares_that_fail_are_pressure(trial, call, error, ERRORS[error])
 
 
-# --- short writes, the order of calls, a slow disk ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("half", ["begin", "complete"])
-def test_a_write_that_stays_short_is_final(trial: Trial, half: Literal["begin", "complete"]) -> None:
-    a_write_that_stays_short_is_final(trial, half)
-
-
-def test_a_short_write_whose_rest_can_be_written_is_whole(trial: Trial) -> None:
-    a_short_write_whose_rest_can_be_written_is_whole(trial)
-
-
-def test_c4_begin_is_synced_before_the_connect_and_a_directory_after_each_new_name(trial: Trial) -> None:
-    trace = a_traced_run(trial)
-    nothing_precedes_its_sync(trial, trace)
-    a_segment_is_synced_and_named_before_its_first_record(trial, trace)
+# --- a slow disk (short writes and the order of calls are in every run: tests/service/test_disk_faults.py) ----------
 
 
 def test_c3_on_a_disk_that_takes_200_ms_a_sync_admission_slows_memory_is_flat_and_none_is_lost(trial: Trial) -> None:
