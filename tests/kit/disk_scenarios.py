@@ -182,7 +182,7 @@ CROWD = 64
 
 
 def slow_syncs_hold_callers_back_and_nothing_grows(trial: Trial, rounds: int) -> None:
-    """64 callers at once, again and again: who waits for a sync gathers in the next batch, and no queue outgrows them."""
+    """64 callers at once, again and again: who waits for a sync gathers in the next batch, and no queue outgrows it."""
     wrapper = disk_faults.delayed("fdatasync", SYNC_SECONDS)
     with running_daemon(trial.folder, wrapper=wrapper, connector=trial.provider.connector) as daemon:
         batches, began = trial.end().batch, time.monotonic()

@@ -29,9 +29,7 @@ BODIES = [
 
 def batch_of(bodies: list[v.RecordBody]) -> bytes:
     framed = [on_disk.encode_record(body) for body in bodies]
-    return b"".join(
-        on_disk.encode_batch(framed, salt=b"s" * 16, segment=2, number=7, previous_head=b"h" * 32).pieces
-    )
+    return b"".join(on_disk.encode_batch(framed, salt=b"s" * 16, segment=2, number=7, previous_head=b"h" * 32).pieces)
 
 
 def test_a_segment_header_comes_back_and_fills_its_block() -> None:
