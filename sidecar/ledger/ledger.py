@@ -210,8 +210,11 @@ class Ledger:
                 self._writer.append(closing)
                 await closing
         self._writer.stop()
-        await trio.to_thread.run_sync(self._writer.join)
-        await trio.to_thread.run_sync(self._spare_maker.join)
+        for join in (self._writer.join, self._spare_maker.join):
+            try:
+                await trio.to_thread.run_sync(join)
+            except RuntimeError:  # no thread can be started to wait in; the loop has nothing else to do by now
+                join()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -253,11 +256,11 @@ class Ledger:
         return self._index.find(key_of(caller_runtime_id, request_id))
 
     def begin(self, record: BeginRecord) -> Landing:
+        if self.poisoned or self.pressure:
+            return Landing.failed(LedgerUnavailable(self.poisoned or self.pressure))
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
         assert self._index.find(key) is None, "a request begins twice"
-        if self.pressure is not None and self.poisoned is None:
-            return Landing.failed(LedgerUnavailable(self.pressure))
         framed = on_disk.encode_record(RecordBody(begin=record))
         try:
             slot = self._placed(self._room.place_begin, framed)
@@ -278,6 +281,8 @@ class Ledger:
         return self._room.has_room_for(len(on_disk.encode_record(RecordBody(completed=record))))
 
     def complete(self, begin: BeginRecord, record: CompletedRecord) -> Landing:
+        if self.poisoned:
+            return Landing.failed(LedgerUnavailable(self.poisoned))
         key = key_of(begin.caller_runtime_id, begin.request_id)
         recorded = self._index.find(key)
         assert recorded is not None, "a request completes that has not begun"
@@ -342,7 +347,7 @@ class Ledger:
         assert recorded.completed is not None
         try:
             body = await trio.to_thread.run_sync(self._read_back, recorded.completed)
-        except (OSError, FormatFault) as fault:
+        except (OSError, FormatFault, RuntimeError) as fault:  # the last one: no thread can be started
             raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
         completed = body.completed
         if not completed or (completed.begin_segment, completed.begin_offset) != (

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Final
 
 import trio
@@ -30,6 +31,7 @@ from sidecar.service.stream import RECEIVE_BYTES_MAX, Stream
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
 
+_FRAMES_PER_CHECKPOINT: Final = 16
 _UNSENT_BYTES_MAX: Final = 1_048_576  # above this, the connection is not read from
 _REPLAYS_MAX: Final = 16  # read back from disk at once for one connection
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
@@ -93,7 +95,11 @@ class Connection:
     # --- reading ----------------------------------------------------------------------------------------------
 
     async def _read_frames(self) -> None:
-        while not self._broken:
+        for number in count(1):
+            if self._broken:
+                return
+            if number % _FRAMES_PER_CHECKPOINT == 0:
+                await trio.lowlevel.checkpoint()  # one read may bring thousands of small frames
             try:
                 frame = await self._next_frame()
             except FrameSize as fault:

@@ -43,6 +43,7 @@ from sidecar.rules.reservations import Live, Reservations
 from sidecar.service import settlement
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
+from sidecar.service.refusal_lines import RefusalLines
 from sidecar.service.settlement import Settled
 from sidecar.service.tasks import Start
 
@@ -87,6 +88,7 @@ class Exchange:
         self._ledger = ledger
         self._reservations = reservations
         self._log = log
+        self._refusals = RefusalLines(log, clock_unix_ms)
         self._clock_unix_ms = clock_unix_ms
         self._on_end = on_end
         self._scopes: set[trio.CancelScope] = set()
@@ -101,8 +103,14 @@ class Exchange:
         try:
             return self._decide(frame, caller_id, request_id, callers)
         except Refused as refusal:
-            self._log.info("refused", refusal=refusal.refusal, caller=caller_id, request=request_id, why=str(refusal))
+            self._refusals.tell(refusal.refusal, caller_id, request_id, str(refusal))
             return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
+        except AssertionError:
+            raise  # a broken invariant ends the daemon
+        except Exception as bug:  # nothing is reserved yet: that is the last step
+            self._log.error("internal", caller=caller_id, request=request_id, error=bug)
+            why = f"a bug in the daemon: {type(bug).__name__}"
+            return Answered(error_frame("internal", why, caller_id, request_id))
 
     def _decide(
         self, frame: Invocation | BrokenInvocation, caller_id: str, request_id: str, callers: frozenset[str]
@@ -266,18 +274,20 @@ class Exchange:
         elif trio.current_time() >= admitted.deadline:
             answer.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
         else:
-            with trio.CancelScope(deadline=admitted.deadline) as scope:
-                self._scopes.add(scope)
-                try:
+            scope = trio.CancelScope(deadline=admitted.deadline)
+            self._scopes.add(scope)
+            try:
+                with scope:
                     await connector.exchange(admitted.lowered, answer)
-                except ResponseTooLarge:
-                    assert answer.ended is not None
-                except Exception as bug:
-                    # A connector's bug must not take the daemon, or this request's slot and record, with it.
-                    self._log.error("connector_bug", connector=admitted.live.connector, error=bug)
-                    answer.fail("provider", f"the connector broke: {type(bug).__name__}")
-                finally:
-                    self._scopes.remove(scope)
+            except ResponseTooLarge:
+                assert answer.ended is not None
+            except Exception as bug:
+                # A connector's bug must not take the daemon, or this request's slot and record, with it; also one that
+                # comes in a group with the cancellation, which the scope takes out.
+                self._log.error("connector_bug", connector=admitted.live.connector, error=bug)
+                answer.fail("provider", f"the connector broke: {type(bug).__name__}")
+            finally:
+                self._scopes.remove(scope)
             if self._ledger.poisoned:
                 raise LedgerUnavailable(self._ledger.poisoned)
             if scope.cancelled_caught and self._stopped:
@@ -322,6 +332,7 @@ class Exchange:
     def stop(self, why: str) -> None:
         """Every running upstream call is dropped now; what is admitted later ends the same way."""
         self._stopped = why
+        self._refusals.settle()
         for scope in self._scopes:
             scope.cancel()
 

@@ -298,6 +298,21 @@ async def test_an_open_looks_past_the_page_cache(open_ledger: OpenLedger) -> Non
     assert seen == ["forget", "read"] * 2
 
 
+async def test_a_record_that_failed_can_be_asked_for_again_and_fails_again(open_ledger: OpenLedger) -> None:
+    files = BrokenFiles("write")
+    ledger = open_ledger(files)
+    async with ledger.running():
+        await until_spares_are_ready(ledger)
+        begun = records.begin(1)
+        place = await ledger.begin(begun)
+        files.bug = OSError(errno.EIO, os.strerror(errno.EIO))
+        for _ in range(2):
+            with pytest.raises(LedgerUnavailable, match="Input/output"):
+                await ledger.begin(records.begin(2))
+            with pytest.raises(LedgerUnavailable, match="Input/output"):
+                await ledger.complete(begun, records.completed(place))
+
+
 async def test_a_bug_in_the_commit_thread_leaves_no_waiter_asleep(open_ledger: OpenLedger) -> None:
     files = BrokenFiles("write")
     ledger = open_ledger(files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -159,6 +160,35 @@ async def test_a_frame_behind_a_waiting_ledger_is_decided_meanwhile(autojump_clo
         assert await client.heard(1) == ["CostBound"]
         assert trio.current_time() == 0
         assert await client.heard(1) == ["end_turn"]
+
+
+async def test_others_run_between_the_frames_that_one_read_brings() -> None:
+    turn = 0
+    decided_in: list[int] = []
+
+    class Watched(Road):
+        def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Any:
+            decide = self.exchange.decide
+
+            def watched(*arguments: Any) -> Any:
+                decided_in.append(turn)
+                return decide(*arguments)
+
+            self.exchange.decide = watched  # type: ignore[method-assign]
+            return super().connection(stream, nursery, **changes)
+
+    async def take_turns() -> None:
+        nonlocal turn
+        while True:
+            await trio.lowlevel.checkpoint()
+            turn += 1
+
+    async with served(Watched()) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        await client.send(*[asked(f"r{number}", max_cost_micro_usd=1) for number in range(100)])
+        assert await client.heard(100) == ["CostBound"] * 100
+        nursery.cancel_scope.cancel()
+    assert max(Counter(decided_in).values()) <= 16
 
 
 async def test_a_malformed_frame_and_an_unknown_schema_leave_the_connection_in_step() -> None:

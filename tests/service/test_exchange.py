@@ -255,6 +255,37 @@ async def test_a15_a_connector_that_breaks_frees_its_slot_every_time() -> None:
 # --- size -------------------------------------------------------------------------------------------------------
 
 
+async def test_a_bug_of_a_connector_in_one_group_with_the_cancellation_is_a_failure_of_its_request() -> None:
+    class Messy(HeldConnector):
+        async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+            async def clean_up_badly() -> None:
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    raise ZeroDivisionError("a bug")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(clean_up_badly)
+                await trio.sleep_forever()
+
+    road = Road(connector=Messy())
+    assert said(await road.answer(build.frame(expires_at_unix_ms=road.now + 20))) == "provider"
+    assert len(road.reservations) == 0
+    assert "connector_bug" in road.log.getvalue()
+
+
+async def test_a_bug_met_while_deciding_answers_internal_and_reserves_nothing() -> None:
+    class Odd(HeldConnector):
+        def lower(self, request: v.ProviderRequest, upstream: str) -> Lowered:
+            raise ZeroDivisionError("a bug")
+
+    road = Road(connector=Odd())
+    assert said(await road.answer(build.frame())) == "internal"
+    assert len(road.reservations) == 0
+    assert "internal" in road.log.getvalue()
+    assert not road.ledger.begins
+
+
 async def test_an_answer_above_the_connectors_bound_is_result_size_with_no_events_at_the_reservation() -> None:
     road = Road(connector=scripted(deltas=("x" * 100,), repeat=100), response_bytes_max=5000)
     answer = await road.answer(build.frame())
