@@ -188,7 +188,7 @@ async def test_others_run_between_the_frames_that_one_read_brings() -> None:
         await client.send(*[asked(f"r{number}", max_cost_micro_usd=1) for number in range(100)])
         assert await client.heard(100) == ["CostBound"] * 100
         nursery.cancel_scope.cancel()
-    assert max(Counter(decided_in).values()) <= 16
+    assert max(Counter(decided_in).values()) <= 2 * 16, "in a turn tasks run in any order"
 
 
 async def test_a_malformed_frame_and_an_unknown_schema_leave_the_connection_in_step() -> None:
