@@ -237,9 +237,8 @@ class Lift:
             self._refused = True
             self._answer.text(self._text.feed(refusal))
         calls = part.get("tool_calls")
-        for piece in calls if isinstance(calls, list) else ():
-            if isinstance(piece, dict):
-                self._calls.take(piece)
+        if isinstance(calls, list):
+            self._calls.take_all(calls)
 
     def _error(self, error: dict[str, Any]) -> None:
         try:

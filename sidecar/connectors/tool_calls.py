@@ -18,6 +18,7 @@ from sidecar.contract.json_text import NotJsonObject, check_object
 
 _LOOKS_MAX: Final = 16
 CALLS_MAX: Final = 1024
+PIECES_MAX: Final = 4 * CALLS_MAX  # of one event, which is taken in one go
 
 
 class BrokenCall(ValueError):
@@ -39,17 +40,25 @@ class WholeCall(Struct, frozen=True):
 class _Open:
     """One call while its pieces come."""
 
-    __slots__ = ("arguments", "call_id", "looks", "name")
+    __slots__ = ("arguments", "call_id", "ends_in_brace", "looks", "name")
 
     def __init__(self) -> None:
         self.call_id = ""
         self.name = ""
         self.arguments: list[str] = []
+        self.ends_in_brace = False  # the last character of the arguments that is not blank
         self.looks = 0
+
+    def say(self, arguments: str) -> None:
+        """A piece of the arguments, read once."""
+        self.arguments.append(arguments)
+        shown = arguments.rstrip()
+        if shown:
+            self.ends_in_brace = shown.endswith("}")
 
     def may_be_over(self) -> bool:
         """Whether the next piece may begin another call. Looked at a few times only: each look reads all that came."""
-        if not self.arguments or not "".join(self.arguments[-2:]).rstrip().endswith("}"):
+        if not self.ends_in_brace:
             return False
         self.looks += 1
         return self.looks <= _LOOKS_MAX and self.is_whole()
@@ -81,6 +90,15 @@ class CallPieces:
         self._bytes = 0
         self._calls: list[_Open] = []
         self._by_index: dict[int, _Open] = {}
+        self._by_id: dict[str, _Open] = {}  # the first call of each id
+
+    def take_all(self, pieces: list[Any]) -> None:
+        """The `delta.tool_calls` of one event. Raises BrokenCall for too many of them, and what `take` raises."""
+        if len(pieces) > PIECES_MAX:
+            raise BrokenCall(f"the provider sent more than {PIECES_MAX} pieces of tool calls in one event")
+        for piece in pieces:
+            if isinstance(piece, dict):
+                self.take(piece)
 
     def take(self, piece: dict[str, Any]) -> None:
         """One element of `delta.tool_calls`. Raises BrokenCall for too many calls, and CallsTooLarge."""
@@ -88,14 +106,16 @@ class CallPieces:
         function: dict[str, Any] = said if isinstance(said, dict) else {}
         call_id, name = _text(piece.get("id")), _text(function.get("name"))
         call = self._meant(piece.get("index"), call_id, name)
-        call.call_id = call.call_id or call_id
+        if call_id and not call.call_id:
+            call.call_id = call_id
+            self._by_id.setdefault(call_id, call)
         call.name = name or call.name
         arguments = _arguments(function.get("arguments"))
         self._bytes += len(arguments.encode("utf-8", "surrogatepass"))
         if self._bytes > self._bytes_max:
             raise CallsTooLarge(f"the tool calls are larger than {self._bytes_max} bytes")
         if arguments:
-            call.arguments.append(arguments)
+            call.say(arguments)
 
     def whole(self) -> list[WholeCall]:
         """Every call of a turn that ended by itself. Raises BrokenCall."""
@@ -112,8 +132,7 @@ class CallPieces:
                 call = self._by_index[index] = self._begun()
             return call
         if call_id:
-            same = (call for call in self._calls if call.call_id == call_id)
-            return next(same, None) or self._begun()
+            return self._by_id.get(call_id) or self._begun()
         if not self._calls or (name and self._calls[-1].may_be_over()):
             return self._begun()
         return self._calls[-1]
