@@ -82,13 +82,23 @@ def _serve(config: Config, log: Log) -> int:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
     _log_recovery(ledger, log)
-    bound = Bound(config.daemon.socket, config.daemon.socket_mode)
+    try:
+        bound = Bound(config.daemon.socket, config.daemon.socket_mode)
+    except SocketUnavailable:
+        trio.run(_close, ledger)
+        raise
     daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log)
     gc.freeze()  # what was imported stays; there is no use in looking through it again and again
     try:
         return trio.run(daemon.run, bound)
     finally:
         bound.remove()
+
+
+async def _close(ledger: Ledger) -> None:
+    """The clean end of a ledger that was never used: what comes after it crashed nowhere."""
+    async with ledger.running():
+        pass
 
 
 def _log_recovery(ledger: Ledger, log: Log) -> None:

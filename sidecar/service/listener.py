@@ -1,13 +1,14 @@
 """The socket: bound with its mode from the start, and every connection admitted or told why not.
 
-Whoever holds the ledger's lock may replace a stale socket, so there is nothing
-to guess about who owned it; anything that is not a socket is left alone. The
-umask is set before the bind, so there is no moment in which the socket is more
+A socket file is replaced only where nobody listens behind it any more: another
+daemon with a ledger of its own may use the same path. Anything that is not a
+socket is left alone. The umask is set before the bind, so there is no moment in which the socket is more
 open than it should be. Source: ECOSYSTEM section 2, CONTRACT sections 1 and 7.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -34,13 +35,14 @@ class SocketUnavailable(Exception):
 
 
 def bind(path: Path, mode: int) -> socket.socket:
-    """A listening Unix socket at `path` with exactly this mode; replaces a socket that is there, makes its folder."""
+    """A listening Unix socket at `path` with exactly this mode; replaces a stale one, makes its folder."""
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if stat.S_ISSOCK(os.lstat(path).st_mode):
-            path.unlink()
-        else:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise SocketUnavailable(f"{path} is there and is no socket; it is left alone")
+        if _somebody_listens(path):
+            raise SocketUnavailable(f"another process listens on {path}; stop it, or give this daemon another socket")
+        path.unlink()
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -56,6 +58,18 @@ def bind(path: Path, mode: int) -> socket.socket:
     finally:
         os.umask(umask)
     return listening
+
+
+def _somebody_listens(path: Path) -> bool:
+    """Whether this socket file leads to a live socket, also one that is too busy to accept. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        refused = probe.connect_ex(str(path))
+    if refused in (0, errno.EAGAIN, errno.EPROTOTYPE):  # the last: a socket of another type is bound to it
+        return True
+    if refused != errno.ECONNREFUSED:
+        raise OSError(refused, f"whether anybody listens there can't be told: {os.strerror(refused)}")
+    return False
 
 
 class Bound:

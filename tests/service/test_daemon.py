@@ -185,6 +185,21 @@ def test_a_second_daemon_exits_with_75_and_names_the_holder(tmp_path: Path) -> N
             assert said(client.ask(invocation("r1"))) == "end_turn"
 
 
+def test_a_second_daemon_with_its_own_ledger_leaves_a_live_socket_alone_and_its_ledger_is_clean(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        (tmp_path / "second").mkdir()
+        config = write_config(tmp_path / "second")
+        config.write_text(config.read_text().replace('"s.sock"', f'"{daemon.socket_path}"'))
+        for _ in range(2):
+            second = spawn(tmp_path / "second")
+            assert second.process.wait(timeout=20) == 73
+            assert "another process listens on" in second.log()
+        assert "clean=True" in second.log()
+        with daemon.connect() as client:
+            assert said(client.ask(invocation("r1"))) == "end_turn"
+        assert daemon.stop() == 0
+
+
 def test_a_stale_socket_is_replaced_by_whoever_holds_the_ledger(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         daemon.kill()

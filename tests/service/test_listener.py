@@ -68,6 +68,37 @@ def test_a_stale_socket_is_replaced_whatever_its_mode(tmp_path: Path) -> None:
         client.connect(str(path))
 
 
+def test_a_socket_on_which_another_process_listens_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with bind(path, 0o660) as first:
+        before = os.lstat(path)
+        with pytest.raises(SocketUnavailable, match=r"another process listens on .*s\.sock"):
+            bind(path, 0o660)
+        assert os.lstat(path) == before
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            first.accept()[0].close()
+
+
+def test_a_socket_whose_queue_is_full_is_alive_too(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waits:
+        busy.bind(str(path))
+        busy.listen(0)
+        waits.connect(str(path))
+        with pytest.raises(SocketUnavailable, match="another process listens"):
+            bind(path, 0o660)
+
+
+def test_a_socket_of_another_type_is_alive_as_long_as_it_is_bound(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(str(path))
+        with pytest.raises(SocketUnavailable, match="another process listens"):
+            bind(path, 0o660)
+    bind(path, 0o660).close()
+
+
 @pytest.mark.parametrize("made", ["file", "folder", "link", "fifo"])
 def test_what_is_no_socket_is_left_alone_with_a_clear_error(tmp_path: Path, made: str) -> None:
     path = tmp_path / "s.sock"
@@ -111,6 +142,7 @@ def test_only_our_own_file_is_removed_at_the_end(tmp_path: Path) -> None:
     Bound(path, 0o660).remove()
     assert not path.exists()
     first = Bound(path, 0o660)
+    path.unlink()
     second = Bound(path, 0o660)
     first.remove()
     assert path.is_socket()
