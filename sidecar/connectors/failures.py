@@ -142,13 +142,30 @@ def error_of(body: bytes | str) -> dict[str, Any] | None:
     return error if isinstance(error, dict) else document
 
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
+_WORDS_CHARACTERS_MAX: Final = 4096  # several times what a message can show
+
+
 def words_of(error: Mapping[str, Any]) -> str:
     """What an error object says to a person; FastAPI servers call it `detail`. Empty where it says nothing."""
     for name in ("message", "detail"):
         said = error.get(name)
         if said:
-            return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+            return said if isinstance(said, str) else _json_begin(said)
     return ""
+
+
+def _json_begin(said: object) -> str:
+    """A value as JSON, no longer than can be shown; empty where it is nested too deeply."""
+    shown = ""
+    try:
+        for piece in _ENCODER.iterencode(said):
+            shown += piece
+            if len(shown) >= _WORDS_CHARACTERS_MAX:
+                break
+    except RecursionError:
+        return ""
+    return shown[:_WORDS_CHARACTERS_MAX]
 
 
 def wait_seconds(headers: Mapping[str, str], now_unix: float) -> float | None:

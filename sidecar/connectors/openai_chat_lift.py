@@ -41,6 +41,8 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
 FAILED_FINISHES: Final = frozenset({"error", "insufficient_system_resource"})
 _WHOLE_TURNS: Final = frozenset({"end_turn", "tool_use"})  # every call of such a turn is whole, or broken
 _RESPONSE_ID_CHARACTERS_MAX: Final = 256
+_WORD_CHARACTERS_MAX: Final = 1024  # of what names something; what is longer names nothing
+_CHOICES_MAX: Final = 16  # one is asked for
 
 
 class Lift:
@@ -193,21 +195,26 @@ class Lift:
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error:
             self._usage = usage or self._usage
-            self._error(error if isinstance(error, dict) else {"message": str(error)})
+            self._error(error if isinstance(error, dict) else {"message": error})
             return
-        if self._response_id is None and isinstance(chunk.get("id"), str) and chunk["id"].isprintable():
-            self._response_id = self._clean(chunk["id"])[:_RESPONSE_ID_CHARACTERS_MAX] if chunk["id"] else None
-        if isinstance(chunk.get("model"), str) and not is_same_family(self._upstream, chunk["model"]):
-            self._answer.note("other_model")
+        self._names(_word(chunk.get("id")), _word(chunk.get("model")))
         self._choices(chunk.get("choices"), part)
         if usage is not None and self._finish is not None:
             self._usage = usage
         elif usage is not None:
             self._running = usage
 
+    def _names(self, response_id: str, model: str) -> None:
+        if self._response_id is None and response_id and response_id.isprintable():
+            self._response_id = self._clean(response_id)[:_RESPONSE_ID_CHARACTERS_MAX]
+        if not is_same_family(self._upstream, model):
+            self._answer.note("other_model")
+
     def _choices(self, choices: object, part: str) -> None:
         if choices is None:
             return
+        if isinstance(choices, list):
+            choices = choices[:_CHOICES_MAX]
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
             self._break("provider", "the choices of an event are no array of objects")
             return
@@ -226,7 +233,7 @@ class Lift:
             self._break("provider", str(fault))
             return
         if choice.get("finish_reason") not in (None, ""):
-            self._finish = str(choice["finish_reason"])
+            self._finish = _finish_in(choice["finish_reason"])
 
     def _part(self, part: dict[str, Any]) -> None:
         if any(said for name, said in part.items() if name != "role"):
@@ -251,6 +258,18 @@ class Lift:
         """Nothing more is read; ignored where the answer has ended already."""
         self.is_over = True
         self._answer.fail(kind, self._clean(why), usage)
+
+
+def _word(said: object) -> str:
+    """A name of something; empty for what is no text, or too long to be one."""
+    return said if isinstance(said, str) and len(said) <= _WORD_CHARACTERS_MAX else ""
+
+
+def _finish_in(said: object) -> str:
+    """A finish reason; what can be none is told by what it is instead, and so is not known."""
+    if isinstance(said, str) and not _word(said):
+        return f"a text of {len(said)} characters"
+    return f"a {type(said).__name__}" if isinstance(said, list | dict) else str(said)
 
 
 def _text_in(content: object) -> str:

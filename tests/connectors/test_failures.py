@@ -101,6 +101,16 @@ def test_a_body_that_is_no_json_object_has_no_error(body: bytes) -> None:
     assert error_of(body) is None
 
 
+def test_words_that_are_no_text_are_written_out_no_further_than_they_can_be_shown() -> None:
+    words = words_of({"detail": [{"msg": "bad"}] * 1_000_000})
+    assert words.startswith('[{"msg": "bad"}, {"msg": "bad"}')
+    assert len(words) == 4096
+    deep: Any = []
+    for _ in range(10_000):
+        deep = [deep]
+    assert words_of({"message": deep}) == ""
+
+
 NOW = 1_790_000_000.0
 
 

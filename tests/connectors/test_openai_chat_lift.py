@@ -593,3 +593,32 @@ def test_many_named_pieces_without_an_index_are_looked_at_a_few_times_only() -> 
     pieces = [chunk({"tool_calls": [first]}), *[chunk({"tool_calls": [more]})] * 3000]
     answer = lifted(*pieces, chunk({}, "tool_calls", usage=running(7)), document_bytes_max=4_000_000)
     assert end(answer).kind == "provider"
+
+
+# --- what is too long to be a name --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["id", "model"])
+def test_an_id_or_a_model_too_long_to_be_one_is_as_if_absent(name: str) -> None:
+    answer = lifted(chunk({"content": "x"}, **{name: "n" * 1025}), chunk({}, "stop", usage=USED), DONE)
+    assert (answer.notes, end(answer).stop_reason) == ([], "end_turn")
+    assert end(answer).provider_response_id == "chatcmpl-1"
+    answer = lifted(chunk({"content": "x"}, **{name: "n" * 1024}), chunk({}, "stop", usage=USED), DONE)
+    assert (answer.notes == ["other_model"]) == (name == "model")
+    assert end(answer).provider_response_id == ("n" * 256 if name == "id" else "chatcmpl-1")
+
+
+@pytest.mark.parametrize(
+    ("finish", "told"),
+    [("m" * 5000, "a text of 5000 characters"), ([{}] * 5000, "a list"), ({"a": [1] * 5000}, "a dict")],
+)
+def test_a_finish_reason_too_long_to_be_one_is_told_by_what_it_is(finish: Any, told: str) -> None:
+    ended = end(lifted(said("x"), chunk({}, finish, usage=USED), DONE))
+    assert (ended.kind, ended.usage) == ("provider", used(11, 3))
+    assert ended.message.endswith(f": {told}")
+
+
+def test_only_the_first_choices_of_an_event_are_looked_at() -> None:
+    choices = [{"index": 0, "delta": {"content": "x"}}] * 1000 + [None]
+    answer = lifted(f"data: {json.dumps({'choices': choices})}\n\n", chunk({}, "stop", usage=USED), DONE)
+    assert (text_of(answer), end(answer).stop_reason) == ("x" * 16, "end_turn")
