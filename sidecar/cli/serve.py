@@ -17,7 +17,7 @@ from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ops.log import Form, Log
-from sidecar.service.daemon import Daemon, make_accounts, make_reservations
+from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
 
 _LEDGER_DAMAGED = os.EX_DATAERR
@@ -68,6 +68,7 @@ def _serve(config: Config, log: Log) -> int:
         else:
             log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")
 
+    hold_stop_signals()
     try:
         ledger = Ledger.open(
             config.ledger.directory,

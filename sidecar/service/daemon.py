@@ -53,6 +53,26 @@ _FLUSH_SECONDS_MAX: Final = 2.0  # how long the last answers may take to be read
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
+def hold_stop_signals() -> None:
+    """From here on the kernel keeps a signal to stop until the daemon can hear it. For the main thread."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+
+
+@contextmanager
+def _heard_stop_signals() -> Iterator[AsyncIterator[int]]:
+    """Every signal to stop, those that were held included. Once this is left they change nothing any more."""
+    hold_stop_signals()
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)  # what the receiver puts back; to ignore them here would lose held ones
+    try:
+        with trio.open_signal_receiver(*_STOP_SIGNALS) as signals:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+            yield signals
+    finally:
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def _accept_faults_in(log: Log) -> Iterator[None]:
     """Trio tells a failed accept (no descriptors left) to a logger of its own, with a traceback: one line is enough."""
@@ -118,9 +138,7 @@ class Daemon:
 
     async def run(self, bound: Bound) -> int:
         """From the first accept to the exit code. The ledger is closed when this returns."""
-        for number in _STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # what is restored below: no signal may end us before the exit code
-        with trio.open_signal_receiver(*_STOP_SIGNALS) as signals, _accept_faults_in(self._log):
+        with _heard_stop_signals() as signals, _accept_faults_in(self._log):
             async with trio.open_nursery() as whole:
                 whole.start_soon(self._count_signals, signals)
                 whole.start_soon(self._turn.serve)

@@ -1,0 +1,82 @@
+"""A signal to stop is heard whenever it comes, from the ledger's opening to the exit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit.daemon_process import write_config
+
+# The daemon in a process that sends itself a signal just before each call of what stands at one place.
+SENDS_ITSELF = """
+import importlib, os, signal, sys
+from pathlib import Path
+from sidecar.cli.serve import serve
+
+first, config, number, module, owner, name = sys.argv[1:]
+place = importlib.import_module(module)
+place = getattr(place, owner) if owner else place
+real = getattr(place, name)
+
+def signalled(*arguments, **named):
+    os.kill(os.getpid(), int(number))
+    return real(*arguments, **named)
+
+setattr(place, name, signalled)
+exec(first)
+sys.exit(serve(Path(config), None))
+"""
+STOPPED = (
+    "from sidecar.service.daemon import hold_stop_signals; hold_stop_signals(); os.kill(os.getpid(), signal.SIGTERM)"
+)
+OPEN = ("sidecar.ledger.ledger", "Ledger", "open")
+SEGMENT = ("sidecar.ledger.ledger", "Ledger", "_begin_segment")
+BIND = ("sidecar.cli.serve", "", "Bound")
+LOOP = ("trio", "", "run")
+RECEIVER = ("trio", "", "open_signal_receiver")
+READY = ("trio", "", "serve_listeners")
+GOODBYE = ("sidecar.ledger.ledger", "Ledger", "_let_go")
+REMOVAL = ("sidecar.service.listener", "Bound", "remove")
+
+
+def ended(folder: Path, number: int, place: tuple[str, str, str], first: str = "") -> tuple[int, str]:
+    command = [sys.executable, "-c", SENDS_ITSELF, first, str(folder / "sidecar.toml"), str(int(number)), *place]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize("place", [OPEN, SEGMENT, BIND, LOOP, RECEIVER, READY], ids=lambda place: place[2])
+def test_a_signal_at_any_moment_of_the_start_stops_the_daemon_cleanly(
+    tmp_path: Path, number: int, place: tuple[str, str, str]
+) -> None:
+    write_config(tmp_path)
+    code, said = ended(tmp_path, number, place)
+    assert code == 0, said
+    assert "draining" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize("place", [GOODBYE, REMOVAL], ids=lambda place: place[2])
+def test_a_signal_at_the_very_end_changes_nothing(tmp_path: Path, number: int, place: tuple[str, str, str]) -> None:
+    """The daemon is stopped by one signal at its start, and meets another one on its way out."""
+    write_config(tmp_path)
+    code, said = ended(tmp_path, number, place, first=STOPPED)
+    assert code == 0, said
+    assert "Traceback" not in said
+
+
+def test_a_start_that_fails_keeps_its_exit_code_whatever_signal_comes(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "s.sock").write_text("no socket")
+    code, said = ended(tmp_path, signal.SIGINT, BIND)
+    assert code == 73, said
+    assert "Traceback" not in said
