@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sidecar.cli import receipt
 from sidecar.cli.dial import Dialed, invocation_frame, read_answer
 from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, TRANSPORT_ERRORS, CommandFault, Meaning
-from sidecar.cli.output import drop, say, write_out
+from sidecar.cli.output import StdoutLost, drop, say, write_out
 from sidecar.cli.receipt import Failure, Sent
+from sidecar.cli.stops import Stopped, Stops
 from sidecar.connectors.messages import wait_in
 from sidecar.contract.ids import is_id
 from sidecar.contract.values import (
@@ -112,14 +113,16 @@ def asked_by(arguments: argparse.Namespace) -> Asked:
 def call(asked: Asked, *, grace_seconds: float = _GRACE_SECONDS) -> int:
     """Asks once and tells what came of it. Returns the exit code."""
     sent = transported = failure = None
-    try:
-        sent, frame = _prepared(asked)
-        transported, failure = _carried(asked.socket, sent, frame, grace_seconds)
-    except Trouble as trouble:
-        failure = _fault(trouble, sent)
-    except KeyboardInterrupt:
-        failure = _fault(Trouble("interrupted", "stopped by hand"), sent)
-    return _tell(asked, sent, transported, failure)
+    with Stops() as stops:
+        try:
+            with stops.raising():
+                sent, frame = _prepared(asked)
+                transported, failure = _carried(asked.socket, sent, frame, grace_seconds)
+        except Trouble as trouble:
+            failure = _fault(trouble, sent)
+        except Stopped as stopped:
+            failure = _interrupted(stopped, sent)
+        return _tell(asked, sent, transported, failure, stops)
 
 
 # --- what is sent -----------------------------------------------------------------------------------------------
@@ -265,6 +268,10 @@ def _fault(trouble: Trouble, sent: Sent | None) -> Failure:
     return _failure("command", trouble.kind, str(trouble), COMMAND_FAULTS[trouble.kind], sent)
 
 
+def _interrupted(stopped: Stopped, sent: Sent | None) -> Failure:
+    return structs.replace(_fault(Trouble("interrupted", stopped.by), sent), exit_code=stopped.exit_code)
+
+
 def _failure(
     origin: str, kind: str, message: str, meaning: Meaning, sent: Sent | None, wait_seconds: float | None = None
 ) -> Failure:
@@ -287,24 +294,27 @@ def _failure(
 # --- what is told -----------------------------------------------------------------------------------------------
 
 
-def _tell(asked: Asked, sent: Sent | None, transported: Transported | None, failure: Failure | None) -> int:
+def _tell(
+    asked: Asked, sent: Sent | None, transported: Transported | None, failure: Failure | None, stops: Stops
+) -> int:
     """The exit code, once everything is told that can be."""
     try:
-        if asked.as_json:
-            write_out(json.dumps(receipt.document(sent, transported, failure)) + "\n")
-        elif transported is not None and failure is None:
-            write_out(receipt.spoken(transported))
-    except OSError as error:
+        with stops.raising():
+            if asked.as_json:
+                write_out(json.dumps(receipt.document(sent, transported, failure)) + "\n")
+            elif transported is not None and failure is None:
+                write_out(receipt.spoken(transported))
+    except StdoutLost as lost:
+        failure = failure or _fault(Trouble("output", str(lost)), sent)
+    except Stopped as stopped:
         drop(sys.stdout)
-        failure = failure or _fault(Trouble("output", f"stdout can't be written: {error.strerror or error}"), sent)
-    except KeyboardInterrupt:
-        drop(sys.stdout)
-        failure = failure or _fault(Trouble("interrupted", "stopped by hand"), sent)
-    if failure is not None:
-        say(f"sidecar call: {failure.kind}: {failure.message}; {failure.advice}")
-    if transported is not None and sent is not None and not asked.as_json:
-        for line in receipt.lines(sent, transported):
-            say(line)
+        failure = failure or _interrupted(stopped, sent)
+    with stops.raising():
+        if failure is not None:
+            say(f"sidecar call: {failure.kind}: {failure.message}; {failure.advice}")
+        if transported is not None and sent is not None and not asked.as_json:
+            for line in receipt.lines(sent, transported):
+                say(line)
     return os.EX_OK if failure is None else failure.exit_code
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
+from sidecar.cli.output import line_out, say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import Complaint, ConfigFaults
 from sidecar.config.values import Config
@@ -83,14 +83,14 @@ def _warnings(config: Config) -> list[Complaint]:
 def _tell(path: Path, complaints: list[Complaint], warnings: list[Complaint], *, as_json: bool) -> None:
     if as_json:
         told = {"ok": not complaints, "complaints": _plain(complaints), "warnings": _plain(warnings)}
-        print(json.dumps(told, indent=2))
+        line_out(json.dumps(told, indent=2))
         return
     for complaint in complaints:
-        print(f"{path}: {complaint}", file=sys.stderr)
+        say(f"{path}: {complaint}")
     for warning in warnings:
-        print(f"{path}: warning: {warning}", file=sys.stderr)
+        say(f"{path}: warning: {warning}")
     if not complaints:
-        print(f"{path}: good")
+        line_out(f"{path}: good")
 
 
 def _plain(complaints: list[Complaint]) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sidecar.cli.dial import Dialed, invocation_frame, read_answer
+from sidecar.cli.output import line_out, say
+from sidecar.cli.stops import Stops
 from sidecar.contract.values import (
     PROVIDER_REQUEST,
     AssistantText,
@@ -36,6 +38,7 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
 
 _START_SECONDS_MAX = 30.0
+_STOP_SECONDS_MAX = 20.0
 _MODEL = "npc-fast"
 
 _CONFIG = """
@@ -95,34 +98,37 @@ _LOOK = ToolDefinition(
 
 
 def demo() -> int:
-    with tempfile.TemporaryDirectory(prefix="sidecar-") as name:
+    """Also where it is stopped or its reader leaves, the daemon is ended and the folder removed."""
+    with Stops() as stops, tempfile.TemporaryDirectory(prefix="sidecar-") as name:
         folder = Path(name)
         (folder / "sidecar.toml").write_text(_CONFIG)
         (folder / "script.toml").write_text(_SCRIPT)
-        with _daemon(folder) as is_up:
-            if not is_up:
+        with _daemon(folder) as process, stops.raising():
+            line_out(f"$ sidecar serve --config {folder / 'sidecar.toml'}\n")
+            if not _is_up(process, folder / "requests.sock"):
+                for line in (folder / "log").read_text().splitlines():
+                    say(line)
                 return os.EX_UNAVAILABLE
             with Dialed(folder / "requests.sock") as dialed:
                 as_promised = _converse(dialed)
-        _list_ledger(folder / "ledger")
+        with stops.raising():
+            _list_ledger(folder / "ledger")
     return os.EX_OK if as_promised else os.EX_SOFTWARE
 
 
 @contextmanager
-def _daemon(folder: Path) -> Iterator[bool]:
-    """The daemon as its own process, from its socket's first moment to its clean exit; False if it doesn't start."""
-    log = folder / "log"
+def _daemon(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The daemon as its own process, which has ended when this is left: cleanly, or killed if it takes too long."""
     command = [sys.executable, "-m", "sidecar", "serve", "--config", str(folder / "sidecar.toml")]
-    print(f"$ sidecar serve --config {folder / 'sidecar.toml'}\n")
-    with log.open("w") as sink, subprocess.Popen(command, stderr=sink) as process:
+    with (folder / "log").open("w") as sink, subprocess.Popen(command, stderr=sink) as process:
         try:
-            if _is_up(process, folder / "requests.sock"):
-                yield True
-            else:
-                print(log.read_text(), file=sys.stderr)
-                yield False
+            yield process
         finally:
             process.terminate()
+            try:
+                process.wait(timeout=_STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _is_up(process: subprocess.Popen[bytes], socket: Path) -> bool:
@@ -145,13 +151,13 @@ def _converse(dialed: Dialed) -> bool:
     history = (question, InputItem(tool_call=call), InputItem(tool_result=seen))
     second, frame, answer = _asked(dialed, "dungeon", "turn-2", history)
     said = "".join(event.payload.text_delta.text for event in _events(second) if event.payload.text_delta)
-    print("\nThe same bytes again:")
+    line_out("\nThe same bytes again:")
     again = dialed.ask(frame)
     same = "identical to the first answer; nothing was asked" if again == answer else "DIFFERENT"
-    print(f"  {len(again)} bytes, {same}")
+    line_out(f"  {len(again)} bytes, {same}")
     goodbye = (*history, InputItem(assistant_text=AssistantText(text=said)), _user("Thank you, goodbye."))
     _ask(dialed, "dungeon", "turn-3", goodbye)
-    print("\nA caller whose ceiling is 1000 micro-USD, below one worst case:")
+    line_out("\nA caller whose ceiling is 1000 micro-USD, below one worst case:")
     refused = _ask(dialed, "miser", "turn-1", (question,)).disposition.refused
     return again == answer and refused == "SpendCeiling"
 
@@ -195,29 +201,29 @@ def _events(result: TransportResult) -> tuple[TransportEvent, ...]:
 
 def _show(caller: str, request_id: str, items: tuple[InputItem, ...], result: TransportResult) -> None:
     last: UserText | ToolResult = items[-1].chosen
-    print(f"{caller} {request_id} > {last.text if isinstance(last, UserText) else 'tool result: ' + last.output}")
+    line_out(f"{caller} {request_id} > {last.text if isinstance(last, UserText) else 'tool result: ' + last.output}")
     if result.disposition.refused:
-        print(f"  refused: {result.disposition.refused}")
+        line_out(f"  refused: {result.disposition.refused}")
         return
     transported = result.disposition.transported
     assert transported, "a result is refused or transported"
     for event in transported.events:
         if event.payload.text_delta:
-            print(f"  {_MODEL} < {event.payload.text_delta.text}")
+            line_out(f"  {_MODEL} < {event.payload.text_delta.text}")
         elif event.payload.tool_call:
             call: ToolCall = event.payload.tool_call
-            print(f"  {_MODEL} < calls {call.name} {call.arguments}")
+            line_out(f"  {_MODEL} < calls {call.name} {call.arguments}")
     receipt, ended = transported.receipt, transported.receipt.outcome.completed
     if ended:
         usage = ended.usage
-        print(
+        line_out(
             f"  receipt: {ended.stop_reason}, {usage.input_tokens} tokens in, {usage.output_tokens} out,"
             f" {receipt.cost_micro_usd} micro-USD, provider {receipt.provider}"
         )
 
 
 def _list_ledger(directory: Path) -> None:
-    print("\nThe ledger:")
+    line_out("\nThe ledger:")
     begun: dict[tuple[int, int], BeginRecord] = {}
 
     def show(body: RecordBody, place: Place) -> None:
@@ -226,18 +232,18 @@ def _list_ledger(directory: Path) -> None:
             begun[place.segment, place.offset] = body.begin
             begin = body.begin
             who = f"{begin.caller_runtime_id} {begin.request_id}"
-            print(f"{where} begin      {who}  reserved {begin.reservation_micro_usd}")
+            line_out(f"{where} begin      {who}  reserved {begin.reservation_micro_usd}")
         elif body.completed:
             completed = body.completed
             begin = begun[completed.begin_segment, completed.begin_offset]
-            print(
+            line_out(
                 f"{where} completed  {begin.caller_runtime_id} {begin.request_id}  charged {completed.charge_micro_usd}"
                 f", {completed.outcome}, answer of {len(completed.response) - 1} bytes"
             )
         elif body.opened:
-            print(f"{where} opened     incarnation {body.opened.incarnation}")
+            line_out(f"{where} opened     incarnation {body.opened.incarnation}")
         elif body.closed:
-            print(f"{where} closed")
+            line_out(f"{where} closed")
 
     found = recovery.read(DiskFiles(), directory, show, cold=False)
-    print(f"  chain head {found.end.head.hex()}")
+    line_out(f"  chain head {found.end.head.hex()}")

@@ -17,6 +17,8 @@ from msgspec import Struct
 from sidecar.contract.values import FailureKind, Refusal, TransportErrorCode
 
 INTERRUPTED: Final = 130  # what a shell makes of SIGINT
+HUNG_UP: Final = 129  # ... of SIGHUP
+TERMINATED: Final = 143  # ... of SIGTERM
 
 Retry = Literal["no", "new_id", "same_id"]
 CommandFault = Literal[
@@ -53,7 +55,9 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     os.EX_TEMPFAIL: "not now: busy, limited, out of time, or the ceiling of this window is reached",
     os.EX_PROTOCOL: "an answer that makes no sense, from the provider or from what listens on the socket",
     os.EX_NOPERM: "not allowed, or not settled, until a person acts",
+    HUNG_UP: "stopped by SIGHUP",
     INTERRUPTED: "interrupted",
+    TERMINATED: "stopped by SIGTERM",
 }
 
 REFUSALS: Final[Mapping[Refusal, Meaning]] = {

@@ -7,17 +7,28 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from sidecar.cli.call import add_arguments as add_call_arguments
 from sidecar.cli.call import asked_by, call
 from sidecar.cli.check import check
 from sidecar.cli.demo import demo
+from sidecar.cli.output import StdoutLost, say, write_out
 from sidecar.cli.serve import serve
+from sidecar.cli.stops import Stopped
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, but a wrong command line exits with 64 (EX_USAGE)."""
+    """argparse, but a wrong command line exits with 64 (EX_USAGE), and a help that can't be written is no success."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        if file is None:
+            write_out(self.format_help())
+        else:
+            super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -45,7 +56,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Runs one command and returns its exit code; says what any of them can meet, a stop or a stdout that is lost."""
+    try:
+        return _run(arguments)
+    except Stopped as stopped:
+        return stopped.exit_code
+    except StdoutLost as lost:
+        if not lost.nobody_reads:
+            say(f"sidecar: {lost}")
+        return os.EX_IOERR
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     asked = _parser().parse_args(arguments)
     if asked.command == "serve":
         return serve(asked.config, asked.log_format)

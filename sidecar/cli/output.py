@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -11,15 +12,36 @@ from typing import TextIO
 from sidecar.cli.receipt import one_line, shown
 
 
+class StdoutLost(Exception):
+    """Stdout takes nothing more. `nobody_reads`: it is a pipe whose reader has left, which is no news to anybody."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__(f"stdout can't be written: {why.strerror or why}")
+        self.nobody_reads = why.errno == errno.EPIPE
+
+
 def write_out(text: str) -> None:
-    """All of the text to stdout, now. Raises OSError where it can't be.
+    """All of the text to stdout, now. Raises StdoutLost where it can't be; then stdout is dropped.
 
     A pipe or a file gets the text's own UTF-8 and nothing else. A terminal gets
     what can't drive it, in its own encoding, and ends on a line of its own.
     """
-    out = sys.stdout
+    try:
+        _write_out(text, sys.stdout)
+    except OSError as error:
+        drop(sys.stdout)
+        raise StdoutLost(error) from None
+
+
+def line_out(line: str = "") -> None:
+    """`write_out`, of a line."""
+    write_out(f"{line}\n")
+
+
+def _write_out(text: str, out: TextIO | None) -> None:
     if out is None:
         raise OSError("it is closed")
+    out.flush()
     if out.isatty():
         text = shown(text)
         text = text if text.endswith("\n") or not text else text + "\n"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import traceback
 from pathlib import Path
 
 import trio
 
+from sidecar.cli.output import say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
@@ -31,14 +31,14 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return _serve(config, log)
     except ConfigFaults as faults:
         for complaint in faults.complaints:
-            print(f"{config_path}: {complaint}", file=sys.stderr)
+            say(f"{config_path}: {complaint}")
         return os.EX_CONFIG
     except LedgerHeld as held:
         log.error("ledger_held", why=str(held))
         return _ALREADY_RUNNING
     except LedgerDamaged as damage:
         log.error("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
-        print(f"sidecar: {damage}", file=sys.stderr)
+        say(f"sidecar: {damage}")
         return _LEDGER_DAMAGED
     except SocketUnavailable as fault:
         log.error("socket_unavailable", why=str(fault))

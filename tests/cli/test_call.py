@@ -27,7 +27,16 @@ from kit.daemon_process import Process, invocation, running_daemon, wait_until
 from kit.ledger_view import LedgerView
 
 from sidecar.cli.call import add_arguments, asked_by, call
-from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, TRANSPORT_ERRORS, CommandFault
+from sidecar.cli.exits import (
+    COMMAND_FAULTS,
+    EXIT_CODES,
+    FAILURES,
+    HUNG_UP,
+    REFUSALS,
+    TERMINATED,
+    TRANSPORT_ERRORS,
+    CommandFault,
+)
 from sidecar.cli.main import main
 from sidecar.contract.values import FailureKind, Refusal, TransportErrorCode
 from sidecar.service.errors import error_frame
@@ -606,7 +615,7 @@ def test_every_way_to_end_has_a_meaning_and_every_code_is_explained() -> None:
     assert set(TRANSPORT_ERRORS) == set(get_args(TransportErrorCode))
     assert set(COMMAND_FAULTS) == set(get_args(CommandFault))
     meanings = [*REFUSALS.values(), *FAILURES.values(), *TRANSPORT_ERRORS.values(), *COMMAND_FAULTS.values()]
-    assert {meaning.exit_code for meaning in meanings} | {0} == set(EXIT_CODES)
+    assert {meaning.exit_code for meaning in meanings} | {0, HUNG_UP, TERMINATED} == set(EXIT_CODES)
 
 
 def test_75_is_for_what_may_work_in_a_while_and_for_nothing_else() -> None:
