@@ -40,6 +40,8 @@ def _fallocate(descriptor: int, mode: int, offset: int, length: int) -> int:
 class DiskFiles:
     """The real file system."""
 
+    _kept: tuple[Path, int] | None = None
+
     def create(self, path: Path) -> int:
         """A new file, for reading and writing; it must not be there yet."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -103,7 +105,20 @@ class DiskFiles:
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
 
+    def keep_directory(self, path: Path) -> None:
+        """From now on this directory is synced without a new descriptor, so that it can be when none is left."""
+        self.let_directory_go()
+        self._kept = path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def let_directory_go(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            os.close(kept[1])
+
     def sync_directory(self, path: Path) -> None:
+        if self._kept is not None and self._kept[0] == path:
+            os.fsync(self._kept[1])
+            return
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

@@ -123,6 +123,7 @@ class Ledger:
         try:
             replayed = Replayed(on_begin, on_completed)
             spares.remove_leftovers(files, directory)
+            files.keep_directory(directory)
             files.sync_directory(directory)
             found = recovery.read(files, directory, replayed.take, cold=True)
             set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None
@@ -140,6 +141,7 @@ class Ledger:
             ledger = cls(lock, files, replayed, summary, found.low_water_unix_ms, directory)
             ledger._begin_segment(found.end, segment_bytes, clock_unix_ms, randbytes)
         except BaseException:
+            files.let_directory_go()
             files.close(lock)
             raise
         ledger._spares_wanted = spares_wanted(requests_in_flight_max, segment_bytes)
@@ -226,6 +228,8 @@ class Ledger:
         for slot in {self._writer.slot, self._room.current, *self._room.spares}:
             with suppress(OSError):
                 self._files.close(slot.descriptor)
+        with suppress(OSError):
+            self._files.let_directory_go()
         with suppress(OSError):
             self._files.close(self._lock)
 

@@ -28,6 +28,7 @@ from sidecar.service.peer import Peer, may_act, read_peer
 
 _BACKLOG: Final = 128
 _FAREWELL_SECONDS: Final = 1.0
+FAREWELLS_MAX: Final = 16  # at a time: who asks again and again must not take all descriptors
 
 
 class SocketUnavailable(Exception):
@@ -102,6 +103,7 @@ class Doorkeeper:
         self._serve = serve
         self._own_uid = own_uid
         self._connections = 0
+        self._farewells = 0
         self._by_user: Counter[int] = Counter()
 
     @property
@@ -150,13 +152,23 @@ class Doorkeeper:
         return None
 
     async def _turn_away(self, stream: trio.SocketStream, code: TransportErrorCode, why: str) -> None:
-        """Says why and closes; what the client has sent already is discarded, so that why can be read."""
-        with trio.move_on_after(_FAREWELL_SECONDS):
+        """Says why and closes; where many are told so already, only closes."""
+        if self._farewells < FAREWELLS_MAX:
+            self._farewells += 1
             try:
-                await stream.send_all(framed(error_frame(code, why)))
-                await stream.send_eof()
-                while await stream.receive_some():
-                    pass
-            except trio.BrokenResourceError:
-                pass
+                with trio.move_on_after(_FAREWELL_SECONDS):
+                    await _say_why(stream, code, why)
+            finally:
+                self._farewells -= 1
         await trio.aclose_forcefully(stream)
+
+
+async def _say_why(stream: trio.SocketStream, code: TransportErrorCode, why: str) -> None:
+    """What the client has sent already is discarded, so that why can be read."""
+    try:
+        await stream.send_all(framed(error_frame(code, why)))
+        await stream.send_eof()
+        while await stream.receive_some():
+            pass
+    except trio.BrokenResourceError:
+        return

@@ -69,7 +69,7 @@ async def assert_all_is_there(directory: Path, begun: Sequence[str], completed: 
 CALLS = (
     "give_back_zeros",
     "create", "open_to_read", "close", "size", "read", "write_some", "sync", "sync_directory", "forget_cache", "rename",
-    "unlink", "names", "make_directory", "free_bytes", "lock",
+    "unlink", "names", "make_directory", "free_bytes", "lock", "keep_directory",
 )  # fmt: skip
 
 

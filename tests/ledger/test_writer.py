@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -159,6 +160,33 @@ async def test_a_segment_that_cant_be_put_to_use_is_final(call: str, open_ledger
     assert not again.recovery.clean
     async with again.running():
         pass
+
+
+async def test_a_segment_is_put_to_use_when_no_descriptor_is_left(open_ledger: OpenLedger, directory: Path) -> None:
+    ledger = open_ledger()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with ledger.running():
+        await until_spares_are_ready(ledger)
+        await carried(ledger, 0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            with pytest.raises(LedgerUnavailable, match="Too many open files"):  # for one more spare, which is pressure
+                await carried_into_the_next_segment(ledger)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert (directory / f"{2:016}.segment").exists()
+        assert ledger.poisoned is None
+        await until_spares_are_ready(ledger)
+        await carried(ledger, 99)
+
+
+async def test_a_ledger_gives_back_all_its_descriptors(open_ledger: OpenLedger) -> None:
+    async with open_ledger().running():
+        pass
+    before = os.listdir("/proc/self/fd")
+    async with open_ledger().running():
+        pass
+    assert os.listdir("/proc/self/fd") == before
 
 
 class OneBadSync(DiskFiles):

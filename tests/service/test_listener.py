@@ -294,3 +294,28 @@ async def test_those_who_are_turned_away_take_no_place(tmp_path: Path) -> None:
     async with door(tmp_path, with_bounds(connections_max=1), own_uid=os.getuid() + 1) as house:
         for _ in range(5):
             assert (await farewell(await house.connect()))[0] == "not_admitted"
+
+
+async def test_no_more_than_16_are_told_why_at_a_time_and_further_ones_are_closed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_FAREWELL_SECONDS", 60)
+    async with door(tmp_path, road.config(), own_uid=os.getuid() + 1) as house:
+        told = [await house.connect() for _ in range(listener.FAREWELLS_MAX)]
+        for guest in told:
+            assert await guest.receive_some(4)
+        for _ in range(40):
+            further = await house.connect()
+            assert await further.receive_some() == b""
+            await further.aclose()
+        for guest in told:
+            await guest.aclose()
+        await until(lambda: house.log.getvalue().count("not_admitted") == 56)
+
+        async def is_told_again() -> bool:
+            async with await house.connect() as guest:
+                return bool(await guest.receive_some(4))
+
+        with trio.fail_after(20):
+            while not await is_told_again():
+                pass
