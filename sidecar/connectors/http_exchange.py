@@ -33,6 +33,7 @@ from sidecar.connectors.failures import (
     words_of,
 )
 from sidecar.connectors.messages import clean_message, with_wait
+from sidecar.connectors.pace import Pace
 from sidecar.connectors.promise import Answer
 from sidecar.contract.values import NOTHING_USED, FailureKind
 
@@ -90,7 +91,7 @@ def new_client(base_url: str, *, idle_connections_max: int) -> httpx2.AsyncClien
 
 
 async def post(
-    client: httpx2.AsyncClient, outgoing: Outgoing, answer: Answer, body_bytes_max: int
+    client: httpx2.AsyncClient, outgoing: Outgoing, answer: Answer, body_bytes_max: int, pace: Pace | None = None
 ) -> AsyncGenerator[bytes, None]:
     """The pieces of a 200's body; any other status ends the Answer and yields nothing.
 
@@ -98,6 +99,7 @@ async def post(
     bound. Use it with `contextlib.aclosing`: closed early, it drops the connection.
     """
 
+    pace = pace or Pace()
     in_handshake: list[trio.abc.AsyncResource] = []
 
     async def trace(name: str, seen: Mapping[str, Any]) -> None:
@@ -113,11 +115,11 @@ async def post(
             "POST", outgoing.url, content=outgoing.body, headers=headers, extensions={"trace": trace}
         ) as response:
             if response.status_code != 200:
-                await _fail_by_status(response, outgoing, answer)
+                await _fail_by_status(response, outgoing, answer, pace)
             elif response.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
                 answer.fail("provider", "the provider encoded a body that was asked for as it is")
             else:
-                async with aclosing(_bounded(response, body_bytes_max)) as pieces:
+                async with aclosing(_bounded(response, body_bytes_max, pace)) as pieces:
                     async for piece in pieces:
                         yield piece
     except httpx2.TimeoutException as error:
@@ -131,9 +133,9 @@ async def post(
             await trio.aclose_forcefully(stream)  # the library leaves it open when its TLS handshake is cancelled
 
 
-async def _bounded(response: httpx2.Response, body_bytes_max: int) -> AsyncGenerator[bytes, None]:
+async def _bounded(response: httpx2.Response, body_bytes_max: int, pace: Pace) -> AsyncGenerator[bytes, None]:
     left = body_bytes_max
-    async with aclosing(_raw_pieces(response)) as pieces:
+    async with aclosing(_raw_pieces(response, pace)) as pieces:
         async for piece in pieces:
             left -= len(piece)
             if left < 0:
@@ -141,8 +143,10 @@ async def _bounded(response: httpx2.Response, body_bytes_max: int) -> AsyncGener
             yield piece
 
 
-async def _raw_pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+async def _raw_pieces(response: httpx2.Response, pace: Pace) -> AsyncGenerator[bytes, None]:
     """The body as it comes off the connection, which is dropped where it is not read to its end.
+
+    One read may hold thousands of pieces, for HTTP's chunks can be a byte each.
 
     The library stacks generators and does not close all of its inner ones, so an
     early end is brought about from the inside: by a read that is cancelled.
@@ -150,19 +154,20 @@ async def _raw_pieces(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     pieces = response.aiter_raw()
     try:
         async for piece in pieces:
+            await pace.rest()
             yield piece
     finally:
         with suppress(httpx2.HTTPError), trio.CancelScope() as drop:
             drop.cancel()
-            async for _ in pieces:
-                pass  # what was buffered; the first read that would wait ends it
+            async for _ in pieces:  # what was buffered; the first read that would wait ends it
+                await pace.rest_uncancelled()
 
 
-async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer: Answer) -> None:
+async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer: Answer, pace: Pace) -> None:
     """The failure that a status of 300 and above, or a strange 2xx, is; also if its body breaks off or is cut."""
     body = bytearray()
     try:
-        async with aclosing(_raw_pieces(response)) as pieces:
+        async with aclosing(_raw_pieces(response, pace)) as pieces:
             async for piece in pieces:
                 body += piece[: ERROR_BODY_BYTES_MAX - len(body)]
                 if len(body) == ERROR_BODY_BYTES_MAX:

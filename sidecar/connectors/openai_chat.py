@@ -6,6 +6,7 @@ answer of what comes back; this is what stands between them. Source: WIRE sectio
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -18,11 +19,13 @@ from sidecar.connectors.http_exchange import ExchangeFault, Outgoing, post
 from sidecar.connectors.messages import clean_message
 from sidecar.connectors.openai_chat_lift import Lift
 from sidecar.connectors.openai_chat_lower import Dialect
+from sidecar.connectors.pace import Clock, Pace
 from sidecar.connectors.promise import Answer, Lowered
 from sidecar.contract.values import ProviderRequest
 
 _PATH: Final = "/chat/completions"
 _DOCUMENT_MARGIN_BYTES: Final = 1 << 20
+_SLICE_BYTES: Final = 2048  # so much of a body can hold no more events or lines than a turn has time for
 _REST_SECONDS_MAX: Final = 0.1  # a body that ends by then leaves its connection for the next request
 _LAST_WORD_SECONDS_MAX: Final = 2.0  # `[DONE]` follows the usage at once, where a server sends it at all
 
@@ -48,6 +51,7 @@ class OpenAIChat:
         response_bytes_max: int,
         body_bytes_max: int,
         dialect: Dialect,
+        clock: Clock = time.perf_counter,
     ) -> None:
         self._client = client
         self._url = endpoint(base_url)
@@ -56,6 +60,7 @@ class OpenAIChat:
         # An answer may come in one event, where JSON's escapes make two bytes of one.
         self._document_bytes_max = min(body_bytes_max, 2 * response_bytes_max + _DOCUMENT_MARGIN_BYTES)
         self._dialect = dialect
+        self._clock = clock
 
     def __repr__(self) -> str:
         return f"<OpenAIChat at {self._url}>"
@@ -81,10 +86,12 @@ class OpenAIChat:
 
         A server that says all but its last word is not waited for until the deadline, with the slot held.
         """
+        pace = Pace(self._clock)
+        posted = post(self._client, self._outgoing(lowered), answer, self._body_bytes_max, pace)
         with trio.CancelScope() as rest:
-            async with aclosing(post(self._client, self._outgoing(lowered), answer, self._body_bytes_max)) as pieces:
+            async with aclosing(posted) as pieces:
                 async for piece in pieces:
-                    lift.feed(piece)
+                    await _feed(lift, piece, pace)
                     if lift.is_over:
                         moment = _REST_SECONDS_MAX if answer.ended and answer.ended.stop_reason else 0
                         rest.deadline = min(rest.deadline, trio.current_time() + moment)
@@ -103,3 +110,10 @@ class OpenAIChat:
 
     def _clean(self, text: str) -> str:
         return clean_message(text, self._secret)
+
+
+async def _feed(lift: Lift, piece: bytes, pace: Pace) -> None:
+    """One piece, in slices, between which others run where it takes long."""
+    for at in range(0, len(piece), _SLICE_BYTES):
+        lift.feed(piece[at : at + _SLICE_BYTES])
+        await pace.rest()
