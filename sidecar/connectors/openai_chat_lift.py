@@ -14,6 +14,7 @@ Source: WIRE sections 1.1, 1.4 and 3.4 to 3.6.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -40,6 +41,8 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
 }
 FAILED_FINISHES: Final = frozenset({"error", "insufficient_system_resource"})
 _WHOLE_TURNS: Final = frozenset({"end_turn", "tool_use"})  # every call of such a turn is whole, or broken
+_OPENING_BYTES: Final = 64  # of the body, that tell whether it can be an event stream
+_FIELDS: Final = (b"data", b"event", b"id", b"retry")
 _RESPONSE_ID_CHARACTERS_MAX: Final = 256
 _WORD_CHARACTERS_MAX: Final = 1024  # of what names something; what is longer names nothing
 _CHOICES_MAX: Final = 16  # one is asked for
@@ -56,6 +59,8 @@ class Lift:
         self._stream = EventStream(line_bytes_max=document_bytes_max, event_bytes_max=document_bytes_max)
         self._document: bytearray | None = None
         self._begun = False
+        self._opening = b""  # without the blanks before it
+        self._has_event = False
         self._finish: str | None = None
         self._usage: dict[str, Any] | None = None  # that came with the finish reason or behind it
         self._running: dict[str, Any] | None = None  # that came before it, and nothing was said since
@@ -73,10 +78,7 @@ class Lift:
     def feed(self, piece: bytes) -> None:
         if self.is_over:
             return
-        if not self._begun and piece.strip():
-            self._begun = True
-            if piece.lstrip()[:1] in (b"{", b"["):
-                self._document = bytearray()
+        self._open(piece)
         if self._document is None:
             for event in self._stream.feed(piece):
                 self._take(event if isinstance(event, StreamFault) else event.data)
@@ -84,6 +86,16 @@ class Lift:
         self._document += piece
         if len(self._document) > self._document_bytes_max:
             self._break("result_size", f"the provider's JSON body is larger than {self._document_bytes_max} bytes")
+
+    def _open(self, piece: bytes) -> None:
+        """Looks at the body's first bytes, which say what it is."""
+        if len(self._opening) < _OPENING_BYTES:
+            shown = piece if self._opening else piece.lstrip()
+            self._opening = (self._opening + shown[:_OPENING_BYTES])[:_OPENING_BYTES]
+        if not self._begun and piece.strip():
+            self._begun = True
+            if piece.lstrip()[:1] in (b"{", b"["):
+                self._document = bytearray()
 
     def close(self) -> None:
         """The body has ended."""
@@ -95,6 +107,9 @@ class Lift:
             for event in self._stream.close():
                 self._take(event if isinstance(event, StreamFault) else event.data)
         self.settle()
+        if self._document is None and not self._has_event and not _may_begin_stream(self._opening):
+            what = "a page" if _without_mark(self._opening).startswith(b"<") else "neither an event stream nor JSON"
+            self._break("provider", f"the provider sent {what} and no chat completion: is base_url right?")
         self._break("unavailable", "the stream ended before its finish reason")
 
     def settle(self) -> None:
@@ -157,6 +172,7 @@ class Lift:
             kind: FailureKind = "result_size" if event.is_too_large else "provider"
             self._break(kind, f"the provider's stream can't be read: {event.why}")
             return
+        self._has_event = True
         event = event.strip()
         if not event or event.startswith(":"):
             return  # keep-alives: `data:` alone, and `data: : keepalive`
@@ -258,6 +274,16 @@ class Lift:
         """Nothing more is read; ignored where the answer has ended already."""
         self.is_over = True
         self._answer.fail(kind, self._clean(why), usage)
+
+
+def _without_mark(opening: bytes) -> bytes:
+    return opening.removeprefix(b"\xef\xbb\xbf").lstrip()
+
+
+def _may_begin_stream(opening: bytes) -> bool:
+    """Whether an event stream can begin so, or what a cut left of one: nothing, a comment, a field's begin."""
+    name = re.split(rb"[:\r\n]", _without_mark(opening), maxsplit=1)[0]
+    return any(field.startswith(name) for field in _FIELDS)
 
 
 def _word(said: object) -> str:

@@ -622,3 +622,37 @@ def test_only_the_first_choices_of_an_event_are_looked_at() -> None:
     choices = [{"index": 0, "delta": {"content": "x"}}] * 1000 + [None]
     answer = lifted(f"data: {json.dumps({'choices': choices})}\n\n", chunk({}, "stop", usage=USED), DONE)
     assert (text_of(answer), end(answer).stop_reason) == ("x" * 16, "end_turn")
+
+
+# --- what is no chat completion at all ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("<!doctype html>\n<html>\n\n<p>Hi</p></html>", "a page"),
+        ("\n  <html>", "a page"),
+        ("\ufeff<html>", "a page"),
+        ("<", "a page"),
+        ("Ollama is running", "neither an event stream nor JSON"),
+        ("OK\n\n", "neither an event stream nor JSON"),
+        ('"text"', "neither an event stream nor JSON"),
+        ("database: down", "neither an event stream nor JSON"),
+    ],
+)
+def test_a_body_that_is_no_chat_completion_asks_whether_base_url_is_right(body: str, what: str) -> None:
+    whole = body.encode()
+    for pieces in ([whole], [whole[at : at + 1] for at in range(len(whole))]):
+        ended = end(lifted(*pieces))
+        why = f"the provider sent {what} and no chat completion: is base_url right?"
+        assert (ended.kind, ended.message, ended.usage) == ("provider", why, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "\n\n", "\ufeff", ": comment\n\n", ":", "d", "dat", "data", "event: x\n", "id: 7", "retry: 1\n\n", "data: {",
+     'own: 1\ndata: {"choices":[]}\n\n', "\ufeff: comment", "\n\n: comment", "\n" * 100 + "data: {", "\n" * 100 + ":"],
+)  # fmt: skip
+def test_a_body_without_an_event_that_may_have_been_a_stream_is_unavailable(body: str) -> None:
+    assert end(lifted(body)).kind == "unavailable"
+    assert end(lifted(*(body.encode()[at : at + 1] for at in range(len(body.encode()))))).kind == "unavailable"
