@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trio
 
+from sidecar.cli.descriptors import open_missing_streams, raise_descriptor_limit
 from sidecar.cli.output import say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
@@ -25,6 +26,7 @@ _ALREADY_RUNNING = os.EX_TEMPFAIL
 
 
 def serve(config_path: Path, log_form: Form | None) -> int:
+    open_missing_streams()
     log = Log(form=log_form)
     try:
         config = load_config(config_path)
@@ -68,6 +70,7 @@ def _serve(config: Config, log: Log) -> int:
         else:
             log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")
 
+    raise_descriptor_limit(config, log)
     hold_stop_signals()
     try:
         ledger = Ledger.open(

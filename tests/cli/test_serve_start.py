@@ -1,0 +1,54 @@
+"""What a daemon sees to before it opens anything: its standard streams and the number of its descriptors."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit.daemon_process import Process, running_daemon, wait_until, write_config
+
+from sidecar.cli.descriptors import descriptors_wanted
+from sidecar.cli.setup import load_config
+
+
+def soft_limit(daemon: Process) -> int:
+    return resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)[0]
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
+def test_a_daemon_without_standard_streams_runs_and_gives_their_numbers_to_no_file(tmp_path: Path, closed: str) -> None:
+    config = write_config(tmp_path)
+    line = f'exec "$0" -m sidecar serve --config "$1" {closed}'
+    with subprocess.Popen(["sh", "-c", line, sys.executable, str(config)]) as process:
+        try:
+            wait_until(lambda: (tmp_path / "s.sock").exists() or process.poll() is not None)
+            assert process.poll() is None
+            assert os.readlink(f"/proc/{process.pid}/fd/2") == "/dev/null"
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+
+
+def test_the_soft_limit_of_descriptors_becomes_what_the_configuration_can_need(tmp_path: Path) -> None:
+    wanted = descriptors_wanted(load_config(write_config(tmp_path)))
+    assert wanted > 256 + 256
+    with running_daemon(tmp_path, wrapper=["sh", "-c", 'ulimit -S -n 100; exec "$0" "$@"']) as daemon:
+        assert soft_limit(daemon) == wanted
+        assert "descriptors_short" not in daemon.log()
+
+
+def test_a_limit_that_is_high_enough_is_left_alone(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, wrapper=["sh", "-c", 'ulimit -S -n 1500; exec "$0" "$@"']) as daemon:
+        assert soft_limit(daemon) == 1500
+
+
+def test_a_hard_limit_that_is_too_low_is_one_warning(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, wrapper=["sh", "-c", 'ulimit -S -n 100; ulimit -H -n 300; exec "$0" "$@"']) as daemon:
+        assert soft_limit(daemon) == 300
+        assert daemon.log().count(" warning descriptors_short wanted=") == 1
+        assert "limit=300" in daemon.log()
