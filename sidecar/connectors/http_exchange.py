@@ -13,6 +13,7 @@ Source: CONTRACT sections 5 and 6; WIRE sections 1, 7 and 8.
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -38,6 +39,8 @@ from sidecar.connectors.promise import Answer
 from sidecar.contract.values import NOTHING_USED, FailureKind
 
 ERROR_BODY_BYTES_MAX: Final = 65_536
+_WRONG_PATH_STATUSES: Final = frozenset({404, 405})
+_NO_TLS_REASONS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})  # by OpenSSL's age
 _CONNECTED: Final = "connect_tcp.complete"
 _LEAVING: Final = "send_request_headers.started"  # the first trace event after which a byte of the request may leave
 _IDLE_SECONDS_MAX: Final = 4.0  # below the 5 s after which Node and uvicorn close what is idle; gateways wait longer
@@ -175,12 +178,12 @@ async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer:
     except httpx2.HTTPError:
         pass  # the status has said what matters
     finally:
-        kind, message = status_failure(response.status_code, response.headers, bytes(body), outgoing.secret)
+        kind, message = status_failure(response.status_code, response.headers, bytes(body), outgoing)
         is_known = response.status_code >= 400 and response.status_code not in USAGE_UNKNOWN_STATUSES
         answer.fail(kind, message, NOTHING_USED if is_known else None)
 
 
-def status_failure(status: int, headers: Mapping[str, str], body: bytes, secret: str | None) -> tuple[FailureKind, str]:
+def status_failure(status: int, headers: Mapping[str, str], body: bytes, outgoing: Outgoing) -> tuple[FailureKind, str]:
     """The kind and the message for a person that a status other than 200 and what came with it make."""
     if 300 <= status < 400:
         return "provider", f"HTTP {status}: a redirect, which is never followed"
@@ -189,7 +192,9 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, secret:
     said = words_of(error) if error is not None else ""
     if not said:
         said = f"HTTP {status} with {'an empty' if not body else 'a non-JSON' if error is None else 'an unknown'} body"
-    message = clean_message(said, secret)
+        if error is None and status in _WRONG_PATH_STATUSES:
+            said += f" for a POST to {urlsplit(outgoing.url).path}: is base_url right?"
+    message = clean_message(said, outgoing.secret)
     wait = wait_seconds(headers, time.time())
     return kind, message if wait is None else with_wait(message, wait)
 
@@ -197,6 +202,8 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, secret:
 def _said(error: Exception, outgoing: Outgoing) -> str:
     what = "no connection to" if isinstance(error, httpx2.ConnectError) else "the connection broke:"
     why = f"{type(error).__name__}: {_words(error)}"
+    if isinstance(error, httpx2.ConnectError) and _meets_no_tls(error):
+        why = "the server there does not speak TLS: is https right in base_url?"
     return clean_message(f"{what} {urlsplit(outgoing.url).netloc} ({why})", outgoing.secret)
 
 
@@ -206,3 +213,13 @@ def _words(error: BaseException) -> str:
     while behind is not None and not str(behind):
         behind = behind.__cause__ or behind.__context__
     return str(behind) if behind is not None else "no reason was given"
+
+
+def _meets_no_tls(error: BaseException) -> bool:
+    """Whether what came in the handshake was no TLS at all."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, ssl.SSLError) and behind.reason in _NO_TLS_REASONS:
+            return True
+        behind = behind.__cause__ or behind.__context__
+    return False

@@ -132,6 +132,29 @@ async def test_an_error_body_is_read_whatever_it_is(body: str, message: str) -> 
     assert (end(answer).kind, end(answer).message) == ("unavailable", message)
 
 
+@pytest.mark.parametrize("status", [404, 405])
+@pytest.mark.parametrize(("body", "what"), [("<html>none</html>", "a non-JSON"), ("", "an empty")])
+async def test_a_path_that_is_not_there_is_named_and_nothing_else_of_the_address(
+    status: int, body: str, what: str
+) -> None:
+    async with a_client() as client, stub_provider(whole(body, status)) as stub:
+        answer = an_answer()
+        await read(client, f"{stub.url}/{SECRET}/v1/chat?key=q", answer)
+    assert end(answer) == Ended(
+        kind="invalid_request",
+        message=f"HTTP {status} with {what} body for a POST to /<credential>/v1/chat: is base_url right?",
+        usage=NOTHING_USED,
+    )
+
+
+async def test_a_path_is_not_named_where_the_provider_says_what_is_not_there() -> None:
+    for body, message in (('{"detail":"no such model"}', "no such model"), ("{}", "HTTP 404 with an unknown body")):
+        async with a_client() as client, stub_provider(whole(body, 404)) as stub:
+            answer = an_answer()
+            await read(client, stub.url + "/v1", answer)
+        assert end(answer).message == message
+
+
 async def test_the_wait_that_the_provider_asks_for_stands_in_the_message_in_seconds() -> None:
     long = '{"error":{"message":"%s"}}' % ("slow " * 400)
     for header, seconds in (("retry-after: 20", "20"), ("retry-after-ms: 1500", "1.5")):
@@ -245,6 +268,8 @@ async def test_a_tls_handshake_that_fails_costs_nothing() -> None:
         nursery.cancel_scope.cancel()
     assert not answer.sent
     assert (end(answer).kind, end(answer).usage) == ("unavailable", NOTHING_USED)
+    said = f"no connection to 127.0.0.1:{port} (the server there does not speak TLS: is https right in base_url?)"
+    assert end(answer).message == said
 
 
 @asynccontextmanager
