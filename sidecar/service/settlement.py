@@ -8,7 +8,7 @@ charged by it; anything whose usage is not known costs the whole reservation.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, structs
 
@@ -37,6 +37,7 @@ from sidecar.contract.values import (
 )
 from sidecar.rules.pricing import charge_micro_usd
 
+_NO_USAGE: Final = 'the provider reported no usage (usage = "bound" of the connector takes such answers)'
 UsagePolicy = Literal["required", "bound", "estimate"]
 
 
@@ -68,7 +69,7 @@ def settle(
         return _failed(begin, ended.kind, ended.message, ended.usage, kept, notes)
     usage = ended.usage
     if usage is None and policy != "bound":
-        return _failed(begin, "provider", "the provider reported no usage", None, events, notes)
+        return _failed(begin, "provider", _NO_USAGE, None, events, notes)
     if usage is None:
         usage = Usage(
             input_tokens=begin.input_bound_tokens,
