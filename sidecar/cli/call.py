@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
-from sidecar.cli import receipt
+from sidecar.cli import advice, receipt
 from sidecar.cli.dial import Dialed, invocation_frame, read_answer
 from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, TRANSPORT_ERRORS, CommandFault, Meaning
 from sidecar.cli.output import StdoutLost, drop, say, write_out
@@ -47,8 +47,14 @@ from sidecar.ops.clock import unix_ms
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize
 
 _GRACE_SECONDS: Final = 10.0  # the deadline strikes in the daemon first; then it records the end, and says it
+_SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
 _FROM_STDIN: Final = "-"
 _TIMEOUT_SECONDS_MAX: Final = 1e9
+_TIMEOUT_HELP: Final = (
+    "until the request expires; the daemon takes at most its expiry_skew_seconds_max"
+    f" ({advice.EXPIRY_SKEW_SECONDS_DEFAULT} unless configured), and one that says nothing by then is waited for"
+    f" {_GRACE_SECONDS:g} s more; default: %(default)g"
+)
 _REPLAYING: Final = """\
 The same command with the --request-id and --expires-at-unix-ms that its receipt names is the same request: it gets the
 recorded answer, and nobody is asked or paid again. Without them each run is a request of its own."""
@@ -80,15 +86,17 @@ class Trouble(Exception):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sidecar call` takes; the exit codes stand below it."""
     add = parser.add_argument
-    add("--socket", type=Path, required=True, metavar="PATH", help="where the daemon listens")
-    add("--model", type=_id, required=True, metavar="NAME", help="a model of the daemon's configuration")
-    add("--caller", type=_id, metavar="ID", help="a caller of the daemon's configuration; by default your login name")
-    add("--max-output-tokens", type=_whole(2**32 - 1), default=512, metavar="N", help="default %(default)s")
-    add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="until the request expires; default 60")
-    add("--budget", type=_whole(U64_MAX), default=100_000, metavar="MICRO_USD", help="at most; default %(default)s")
-    add("--json", action="store_true", help="everything as one JSON object on stdout, and no receipt on stderr")
-    add("--request-id", type=_id, metavar="ID", help="by default a fresh one")
-    add("--expires-at-unix-ms", type=_whole(U64_MAX), metavar="N", help="an instant instead of --timeout")
+    add("--socket", type=_socket, required=True, metavar="PATH", help="where the daemon listens; always wanted")
+    add("--model", type=_id, required=True, metavar="NAME", help="a model of the daemon's configuration; always wanted")
+    add("--caller", type=_id, metavar="ID", help="a caller of the daemon's configuration; default: your login name")
+    add("--max-output-tokens", type=_whole(2**32 - 1), default=512, metavar="N", help="default: %(default)s")
+    add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help=_TIMEOUT_HELP)
+    add("--budget", type=_whole(U64_MAX), default=100_000, metavar="MICRO_USD", help="at most; default: %(default)s")
+    add(
+        "--json", action="store_true", help="all of it as one JSON object on stdout, no receipt on stderr; default: off"
+    )
+    add("--request-id", type=_id, metavar="ID", help="default: a fresh one")
+    add("--expires-at-unix-ms", type=_whole(U64_MAX), metavar="N", help="an instant; default: --timeout from now")
     add("text", metavar="TEXT", help="what to say; - reads it from stdin; after -- it may begin with a dash")
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     parser.epilog = f"{_REPLAYING}\n\nexit codes:\n{codes}"
@@ -117,7 +125,7 @@ def call(asked: Asked, *, grace_seconds: float = _GRACE_SECONDS) -> int:
         try:
             with stops.raising():
                 sent, frame = _prepared(asked)
-                transported, failure = _carried(asked.socket, sent, frame, grace_seconds)
+                transported, failure = _carried(asked, sent, frame, grace_seconds)
         except Trouble as trouble:
             failure = _fault(trouble, sent)
         except Stopped as stopped:
@@ -201,7 +209,8 @@ def _login_name() -> str:
 # --- what comes back --------------------------------------------------------------------------------------------
 
 
-def _carried(socket: Path, sent: Sent, frame: bytes, grace_seconds: float) -> tuple[Transported | None, Failure | None]:
+def _carried(asked: Asked, sent: Sent, frame: bytes, grace_seconds: float) -> tuple[Transported | None, Failure | None]:
+    socket = asked.socket
     left_seconds = max(0.0, (sent.expires_at_unix_ms - unix_ms()) / 1000)
     give_up_at = time.monotonic() + min(left_seconds, _TIMEOUT_SECONDS_MAX) + grace_seconds
     with _dialed(socket, give_up_at) as dialed:
@@ -218,7 +227,7 @@ def _carried(socket: Path, sent: Sent, frame: bytes, grace_seconds: float) -> tu
         return None, _failure("transport_error", answer.code, answer.message, meaning, sent)
     if (answer.caller_runtime_id, answer.request_id) != (sent.caller, sent.request_id):
         raise Trouble("no_daemon_protocol", f"what listens on {socket} answered another request than ours")
-    return _read(answer, sent)
+    return _read(answer, asked, sent)
 
 
 def _dialed(socket: Path, give_up_at: float) -> Dialed:
@@ -231,12 +240,16 @@ def _dialed(socket: Path, give_up_at: float) -> Dialed:
     except FileNotFoundError:
         raise Trouble("no_daemon", f"there is no socket at {socket}") from None
     except ConnectionRefusedError:
-        what = "no daemon listens on" if _is_socket(socket) else "there is something else than a socket at"
-        raise Trouble("no_daemon", f"{what} {socket}") from None
+        if _is_socket(socket):
+            raise Trouble("no_daemon", f"no daemon listens on {socket}") from None
+        raise Trouble("no_socket", f"there is something else than a socket at {socket}") from None
     except OSError as error:
-        if error.errno is None:  # Python's own word: the path is longer than the kernel takes
-            raise Trouble("usage", f"--socket: {error}") from None
-        raise Trouble("no_daemon", f"{socket}: {error.strerror}") from None
+        if error.errno is None:  # Python's own word, which doesn't say how long it may be
+            is_bytes = len(os.fsencode(socket))
+            raise Trouble(
+                "usage", f"--socket has {is_bytes} bytes; the kernel takes {_SOCKET_PATH_BYTES_MAX}"
+            ) from None
+        raise Trouble("no_socket", f"{socket}: {error.strerror}") from None
 
 
 def _is_socket(path: Path) -> bool:
@@ -246,13 +259,13 @@ def _is_socket(path: Path) -> bool:
         return False
 
 
-def _read(result: TransportResult, sent: Sent) -> tuple[Transported | None, Failure | None]:
+def _read(result: TransportResult, asked: Asked, sent: Sent) -> tuple[Transported | None, Failure | None]:
     if result.disposition.refused:
         refusal: Refusal = result.disposition.refused
-        said = "refused: it ran nothing and cost nothing"
-        if refusal in ("InFlight", "Indeterminate"):
-            said = "refused: what ran before under this id is charged once, by its own end"
-        return None, _failure("refusal", refusal, said, REFUSALS[refusal], sent)
+        by_timeout = asked.expires_at_unix_ms is None
+        told = advice.of_refusal(refusal, sent, by_timeout=by_timeout, now_unix_ms=unix_ms())
+        meaning = structs.replace(REFUSALS[refusal], advice=told)
+        return None, _failure("refusal", refusal, advice.what_is_refused(refusal), meaning, sent)
     transported = result.disposition.transported
     assert transported, "a result is refused or transported"
     failed = transported.receipt.outcome.failed
@@ -275,16 +288,16 @@ def _interrupted(stopped: Stopped, sent: Sent | None) -> Failure:
 def _failure(
     origin: str, kind: str, message: str, meaning: Meaning, sent: Sent | None, wait_seconds: float | None = None
 ) -> Failure:
-    retry, advice = meaning.retry, meaning.advice
+    retry, told = meaning.retry, meaning.advice
     if retry == "same_id" and sent is None:
-        retry, advice = "new_id", "nothing was sent"
+        retry, told = "new_id", "nothing was sent"
     elif retry == "same_id" and sent is not None:
-        advice = f"{advice}; to get its answer: {receipt.again(sent)}"
+        told = f"{told}; to get its answer: {receipt.again(sent)}"
     return Failure(
         origin=origin,
         kind=kind,
         message=message,
-        advice=advice,
+        advice=told,
         exit_code=meaning.exit_code,
         retry=retry,
         retry_after_seconds=wait_seconds,
@@ -319,6 +332,12 @@ def _tell(
 
 
 # --- what the command line may hold -----------------------------------------------------------------------------
+
+
+def _socket(said: str) -> Path:
+    if not said:
+        raise argparse.ArgumentTypeError("it is empty; a path is wanted")
+    return Path(said)
 
 
 def _id(said: str) -> str:

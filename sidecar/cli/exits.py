@@ -20,11 +20,14 @@ INTERRUPTED: Final = 130  # what a shell makes of SIGINT
 HUNG_UP: Final = 129  # ... of SIGHUP
 TERMINATED: Final = 143  # ... of SIGTERM
 
+_FIGURES: Final = "the daemon's log has the figures"
+
 Retry = Literal["no", "new_id", "same_id"]
 CommandFault = Literal[
     "usage",
     "text",
     "no_input",
+    "no_socket",
     "no_daemon",
     "not_permitted",
     "busy",
@@ -61,24 +64,27 @@ EXIT_CODES: Final[Mapping[int, str]] = {
 }
 
 REFUSALS: Final[Mapping[Refusal, Meaning]] = {
-    "IdentitySubstitution": Meaning(
-        os.EX_NOPERM, "no", "this user may not call as this caller: give --caller an id of the daemon's configuration"
+    "IdentitySubstitution": Meaning(os.EX_NOPERM, "no", "this user may not call as this caller: look at --caller"),
+    "PayloadBound": Meaning(
+        os.EX_DATAERR, "no", f"the request is above the caller's payload_bytes_max: shorten it; {_FIGURES}"
     ),
-    "PayloadBound": Meaning(os.EX_DATAERR, "no", "the request is above the caller's payload_bytes_max: shorten it"),
     "Malformed": Meaning(os.EX_DATAERR, "no", "it breaks a rule of the contract; the daemon's log says which"),
-    "Expired": Meaning(
-        os.EX_DATAERR, "no", "its expiry has passed, or is further ahead than the daemon takes: look at --timeout"
-    ),
+    "Expired": Meaning(os.EX_DATAERR, "no", "its expiry has passed, or is further ahead than the daemon takes"),
     "ProviderDigestSubstitution": Meaning(os.EX_SOFTWARE, "no", "its digest is not that of its request"),
     "ModelNotAllowed": Meaning(os.EX_NOPERM, "no", "this caller may not use this model, or nothing serves it"),
     "OutputBound": Meaning(
-        os.EX_DATAERR, "no", "--max-output-tokens is above what this caller or this model may ask for"
+        os.EX_DATAERR, "no", f"--max-output-tokens is above what this caller or this model may ask for; {_FIGURES}"
     ),
-    "CostBound": Meaning(os.EX_DATAERR, "no", "at worst it would cost more than --budget: raise that, or ask for less"),
+    "CostBound": Meaning(
+        os.EX_DATAERR, "no", f"at worst it would cost more than --budget: raise that, or ask for less; {_FIGURES}"
+    ),
     "ReplayConflict": Meaning(
-        os.EX_DATAERR, "no", "another request is on record under this id: repeat that one exactly, or use a new id"
+        os.EX_DATAERR,
+        "no",
+        "another request is on record under this id: the same one has its text, model, expiry, budget and"
+        " --max-output-tokens all the same; anything else takes a new id",
     ),
-    "InFlight": Meaning(os.EX_TEMPFAIL, "same_id", "this very request is running: wait, then ask for its answer"),
+    "InFlight": Meaning(os.EX_TEMPFAIL, "same_id", "this very request is running: wait until it has ended"),
     "Indeterminate": Meaning(
         os.EX_NOPERM, "no", "a crash left it unknown whether it ran: a person decides, and a new id may pay twice"
     ),
@@ -88,7 +94,9 @@ REFUSALS: Final[Mapping[Refusal, Meaning]] = {
     ),
     "Capacity": Meaning(os.EX_TEMPFAIL, "new_id", "all slots are in use: try again shortly"),
     "SpendCeiling": Meaning(
-        os.EX_TEMPFAIL, "new_id", "the caller's spend ceiling would be passed: wait for the next window, or raise it"
+        os.EX_TEMPFAIL,
+        "new_id",
+        f"the caller's spend ceiling would be passed: wait for the next window, or raise it; {_FIGURES}",
     ),
 }
 
@@ -99,7 +107,12 @@ FAILURES: Final[Mapping[FailureKind, Meaning]] = {
         os.EX_NOPERM, "no", "the provider refuses the daemon's credential or account, until a person acts"
     ),
     "rate_limited": Meaning(os.EX_TEMPFAIL, "new_id", "wait, then try again under a new id"),
-    "timeout": Meaning(os.EX_TEMPFAIL, "new_id", "a new try, under a new id, may help, or a longer --timeout"),
+    "timeout": Meaning(
+        os.EX_TEMPFAIL,
+        "new_id",
+        "what ended first cut it, --timeout or the connector's time_limit_seconds: a new try, under a new id, may help,"
+        " or more time",
+    ),
     "unavailable": Meaning(os.EX_UNAVAILABLE, "new_id", "a new try, under a new id, may help"),
     "provider": Meaning(os.EX_PROTOCOL, "no", "the provider's answer makes no sense; a new try seldom helps"),
 }
@@ -115,7 +128,7 @@ TRANSPORT_ERRORS: Final[Mapping[TransportErrorCode, Meaning]] = {
     "ledger_unavailable": Meaning(
         os.EX_IOERR, "same_id", "the daemon can't record it now; most likely nothing ran, and its log says why"
     ),
-    "shutting_down": Meaning(os.EX_TEMPFAIL, "new_id", "the daemon is stopping: try again after its restart"),
+    "shutting_down": Meaning(os.EX_TEMPFAIL, "new_id", "nothing was run: try again after its restart"),
     "internal": Meaning(os.EX_SOFTWARE, "same_id", "a bug in the daemon; its log says more"),
 }
 
@@ -123,6 +136,7 @@ COMMAND_FAULTS: Final[Mapping[CommandFault, Meaning]] = {
     "usage": Meaning(os.EX_USAGE, "no", "nothing was sent"),
     "text": Meaning(os.EX_DATAERR, "no", "nothing was sent"),
     "no_input": Meaning(os.EX_NOINPUT, "no", "nothing was sent"),
+    "no_socket": Meaning(os.EX_UNAVAILABLE, "no", "nothing was sent; look at --socket"),
     "no_daemon": Meaning(os.EX_UNAVAILABLE, "new_id", "nothing was sent; start it with: sidecar serve --config FILE"),
     "not_permitted": Meaning(os.EX_NOPERM, "no", "nothing was sent; socket_mode and the folder's group decide"),
     "busy": Meaning(os.EX_TEMPFAIL, "new_id", "nothing was sent; try again shortly"),

@@ -111,16 +111,22 @@ def _charge(sent: Sent, receipt: TransportReceipt) -> str:
 
 def _notes(sent: Sent, transported: Transported) -> list[str]:
     receipt, notes = transported.receipt, []
-    if receipt.outcome.completed and receipt.outcome.completed.stop_reason == "max_output_tokens":
+    stop = receipt.outcome.completed.stop_reason if receipt.outcome.completed else None
+    calls = sum(1 for event in transported.events if event.payload.tool_call)
+    if stop == "max_output_tokens":
         notes.append("cut at --max-output-tokens")
+    if stop == "refusal":
+        notes.append("the model declined to answer")
+    if stop is not None and not spoken(transported):
+        notes.append("the answer has no text")
     if receipt.cost_micro_usd > sent.max_cost_micro_usd:
         notes.append("an over-run: the provider used more than the budget allowed for")
     if receipt.foreign_reasoning_dropped:
         notes.append(f"{receipt.foreign_reasoning_dropped} reasoning states were dropped")
     if receipt.outcome.failed and transported.events:
         notes.append("a part of an answer had come before; --json shows it")
-    elif calls := sum(1 for event in transported.events if event.payload.tool_call):
-        notes.append(f"{calls} tool calls; --json shows them")
+    elif calls:
+        notes.append(f"{calls} tool call{'s' * (calls > 1)}, though no tool was offered; --json shows all")
     return notes
 
 

@@ -48,7 +48,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
     except Exception as bug:
         # A broken invariant stops the daemon: nothing more is written, and the next open finds no clean exit.
         log.error("internal", bug=type(bug).__name__)
-        traceback.print_exception(bug)
+        log.plain("".join(traceback.format_exception(bug)))
         return os.EX_SOFTWARE
 
 

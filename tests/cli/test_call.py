@@ -26,6 +26,7 @@ import pytest
 from kit.daemon_process import Process, invocation, running_daemon, wait_until
 from kit.ledger_view import LedgerView
 
+from sidecar.cli.advice import of_refusal
 from sidecar.cli.call import add_arguments, asked_by, call
 from sidecar.cli.exits import (
     COMMAND_FAULTS,
@@ -38,6 +39,7 @@ from sidecar.cli.exits import (
     CommandFault,
 )
 from sidecar.cli.main import main
+from sidecar.cli.receipt import Sent
 from sidecar.contract.values import FailureKind, Refusal, TransportErrorCode
 from sidecar.service.errors import error_frame
 
@@ -60,6 +62,13 @@ stop = "max_output_tokens"
 text = "call a tool"
 deltas = ["I look. "]
 calls = [{{name = "look", arguments = '{{"at": "door"}}', id = "call_1"}}]
+[[rule]]
+text = "decline"
+deltas = []
+stop = "refusal"
+[[rule]]
+text = "only tools"
+calls = [{{name = "look"}}, {{name = "look"}}]
 [[rule]]
 text = "use too much"
 usage = {{output = 9000000}}
@@ -181,11 +190,21 @@ def test_the_defaults_are_those_of_the_contract(daemon: Process, tmp_path: Path)
 
 def test_what_is_odd_about_an_answer_is_noted(run: Callable[..., Told]) -> None:
     assert "note:    cut at --max-output-tokens\n" in run("be cut")[2]
-    assert "note:    1 tool calls; --json shows them\n" in run("call a tool")[2]
+    assert "note:    1 tool call, though no tool was offered; --json shows all\n" in run("call a tool")[2]
     code, _, err = run("use too much")
     assert code == 0
     assert "note:    an over-run: " in err
     assert "= $99.000243, of a budget of 100000" in err
+
+
+def test_an_answer_without_a_text_is_noted(run: Callable[..., Told]) -> None:
+    code, out, err = run("decline")
+    assert (code, out) == (0, "")
+    assert "note:    the model declined to answer\nnote:    the answer has no text\n" in err
+    code, out, err = run("only tools")
+    assert (code, out) == (0, "")
+    assert "note:    the answer has no text\nnote:    2 tool calls, though no tool was offered; --json" in err
+    assert "note:" not in run("hello")[2]
 
 
 def test_the_text_may_come_from_stdin(run: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,10 +269,7 @@ def test_a_part_of_an_answer_is_no_answer(run: Callable[..., Told]) -> None:
 @pytest.mark.parametrize(
     ("refusal", "words", "caller"),
     [
-        ("IdentitySubstitution", ("hello",), "stranger"),
         ("PayloadBound", ("hello",), "terse"),
-        ("Expired", ("--timeout", "400", "hello"), "dungeon"),
-        ("Expired", ("--expires-at-unix-ms", "1000", "hello"), "dungeon"),
         ("ModelNotAllowed", ("--model", "other", "hello"), "dungeon"),
         ("OutputBound", ("--max-output-tokens", "5000", "hello"), "dungeon"),
         ("CostBound", ("--budget", "1", "hello"), "dungeon"),
@@ -267,6 +283,43 @@ def test_a_refusal_is_one_line_with_its_own_exit_code(
     code, out, err = run(*words, caller=caller)
     assert (code, out) == (REFUSALS[refusal].exit_code, "")
     assert err == f"sidecar call: {refusal}: refused: it ran nothing and cost nothing; {REFUSALS[refusal].advice}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "what_helps"),
+    [
+        (("--timeout", "400"), "399|400", "a shorter --timeout"),
+        (("--expires-at-unix-ms", "1000"), "passed", "a later --expires-at-unix-ms"),
+        (("--expires-at-unix-ms", "9000000000000"), "further than the daemon takes", "an earlier --expires-at-unix-ms"),
+    ],
+)
+def test_an_expiry_is_told_which_of_the_two_it_is_and_by_which_flag(
+    run: Callable[..., Told], words: Sequence[str], why: str, what_helps: str
+) -> None:
+    code, _, err = run(*words, "hello")
+    assert code == os.EX_DATAERR
+    assert err.startswith("sidecar call: Expired: refused: it ran nothing and cost nothing; its expiry ")
+    assert re.search(why, err)
+    assert err.endswith(f": give {what_helps}\n")
+
+
+def test_a_timeout_that_was_over_at_once_is_told_so() -> None:
+    sent = Sent(caller="dungeon", request_id="r", model="npc", expires_at_unix_ms=1_000, max_cost_micro_usd=1)
+    told = of_refusal("Expired", sent, by_timeout=True, now_unix_ms=1_004)
+    assert told == "its expiry passed 0.004 s ago, and no answer is on record: give a longer --timeout"
+
+
+def test_a_caller_that_it_may_not_be_is_named(run: Callable[..., Told]) -> None:
+    code, _, err = run("hello", caller="stranger")
+    assert code == os.EX_NOPERM
+    assert "this user may not call as stranger, or" in err
+    assert err.endswith(": --caller sets who it calls as\n")
+
+
+def test_figures_that_only_the_daemon_has_are_in_its_log(run: Callable[..., Told], daemon: Process) -> None:
+    run("--max-output-tokens", "4999", "hello")
+    assert "the daemon's log has the figures" in run("--budget", "1", "hello")[2]
+    wait_until(lambda: "4999" in daemon.log())
 
 
 def test_another_text_under_a_recorded_id_is_a_replay_conflict(run: Callable[..., Told]) -> None:
@@ -298,7 +351,9 @@ def test_while_it_runs_its_slot_is_taken_and_a_retry_is_in_flight_and_after_a_cr
         assert err.startswith(b"sidecar call: interrupted: stopped by hand; what was sent goes on, and is paid for; ")
         again = replaying(err.decode())
         assert main(asking(daemon.socket_path, "hang", *again)) == os.EX_TEMPFAIL
-        assert "InFlight" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert said.startswith("sidecar call: InFlight: refused: this try ran nothing; the one before it under this id")
+        assert "wait until it has ended; to get its answer: the same command with --request-id" in said
         assert main(asking(daemon.socket_path, "hello")) == os.EX_TEMPFAIL
         assert "Capacity" in capsys.readouterr().err
         daemon.kill()
@@ -344,7 +399,9 @@ def test_a_daemon_that_is_full_or_stops_says_so(tmp_path: Path, capsys: pytest.C
         os.kill(daemon.pid, signal.SIGTERM)
         wait_until(lambda: "draining" in daemon.log())
         assert main(asking(daemon.socket_path, "hello")) == os.EX_TEMPFAIL
-        assert "shutting_down" in capsys.readouterr().err
+        assert capsys.readouterr().err == (
+            "sidecar call: shutting_down: the daemon is stopping; nothing was run: try again after its restart\n"
+        )
         os.kill(daemon.pid, signal.SIGTERM)
         _, err = hanging.communicate(timeout=30)
         assert hanging.returncode == os.EX_UNAVAILABLE
@@ -386,17 +443,18 @@ def test_a_socket_that_is_not_there_or_that_nobody_listens_on(run: Callable[...,
     with closing(socket.socket(socket.AF_UNIX)) as left:
         left.bind(str(tmp_path / "left"))
     (tmp_path / "file").write_text("")
-    for name, said in (
-        ("none", "there is no socket at"),
-        ("left", "no daemon listens on"),
-        ("file", "there is something else than a socket at"),
+    for name, said, advice in (
+        ("none", "no_daemon: there is no socket at", "start it with: sidecar serve --config FILE"),
+        ("left", "no_daemon: no daemon listens on", "start it with: sidecar serve --config FILE"),
+        ("file", "no_socket: there is something else than a socket at", "look at --socket"),
     ):
         code, out, err = run("hello", at=tmp_path / name)
         assert (code, out) == (os.EX_UNAVAILABLE, "")
-        assert err.startswith(f"sidecar call: no_daemon: {said} {tmp_path / name}; nothing was sent")
+        assert err == f"sidecar call: {said} {tmp_path / name}; nothing was sent; {advice}\n"
     assert run("hello", at=tmp_path / "file/below")[0] == os.EX_UNAVAILABLE
-    code, _, err = run("hello", at=tmp_path / ("x" * 200))
-    assert (code, err) == (os.EX_USAGE, "sidecar call: usage: --socket: AF_UNIX path too long; nothing was sent\n")
+    code, _, err = run("hello", at=Path("/" + "x" * 199))
+    told = "sidecar call: usage: --socket has 200 bytes; the kernel takes 107; nothing was sent\n"
+    assert (code, err) == (os.EX_USAGE, told)
 
 
 def test_a_socket_that_this_user_may_not_use(tmp_path: Path) -> None:
@@ -523,6 +581,7 @@ def test_stdin_that_is_closed_is_said(run: Callable[..., Told], monkeypatch: pyt
         ("--model", "x" * 257),
         ("--expires-at-unix-ms", "tomorrow"),
         ("--stream-it", "x"),
+        ("--socket", ""),
         ("another", "text"),
     ],
 )
