@@ -385,7 +385,7 @@ def test_its_kind_its_charge_its_record_one_post_and_the_slot_free_again(
         ("wrong-key", "Incorrect API key provided: <credential>."),
         ("wrong-key-without-words", "HTTP 401 with an empty body"),
         ("unknown-model-404", "The model `tiny` does not exist"),
-        ("unknown-path-404", "HTTP 404 with a non-JSON body"),
+        ("unknown-path-404", "HTTP 404 with a non-JSON body for a POST to /v1/chat/completions: is base_url right?"),
         ("error-after-text", "busy"),
         ("never-answers", "the deadline passed before the provider had ended"),
     ],
