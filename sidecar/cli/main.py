@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from sidecar.cli.call import add_arguments as add_call_arguments
 from sidecar.cli.call import asked_by, call
@@ -19,6 +20,9 @@ from sidecar.cli.stops import Stopped
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+_DISTRIBUTION: Final = "model-sidecar"
+_CONFIG_HELP: Final = "the configuration, TOML; always wanted"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -32,27 +36,57 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(os.EX_USAGE, f"{self.prog}: {message}\n")
+        self.exit(os.EX_USAGE, f"{self.prog}: {message}{_hint(self.prog, message)}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _hint(prog: str, message: str) -> str:
+    """What most likely went wrong with a text."""
+    if not prog.endswith(" call"):
+        return ""
+    if message.endswith(" TEXT"):
+        return "; a text that begins with a dash is written after --"
+    if message.startswith("unrecognized arguments: "):
+        return "; a text of several words is quoted, and one that begins with a dash is written after --"
+    return ""
+
+
+class _Version(argparse.Action):
+    """Looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        write_out(f"sidecar {version(_DISTRIBUTION)}\n")
+        parser.exit()
+
+
+def _parser() -> tuple[_Parser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of the command line, and those of its commands."""
     parser = _Parser(prog="sidecar", description="The local daemon through which games talk to language models.")
     parser.suggest_on_error = True  # type: ignore[attr-defined]  # Python 3.14 and later look at it
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
     serving = commands.add_parser("serve", help="run the daemon in the foreground")
-    serving.add_argument("--config", type=Path, required=True, metavar="FILE")
-    serving.add_argument("--log-format", choices=("text", "journal", "json"), help="by default what fits stderr")
+    serving.add_argument("--config", type=Path, required=True, metavar="FILE", help=_CONFIG_HELP)
+    serving.add_argument("--log-format", choices=("text", "journal", "json"), help="default: what fits stderr")
 
     checking = commands.add_parser("check", help="say everything that is wrong with a configuration")
-    checking.add_argument("--config", type=Path, required=True, metavar="FILE")
-    checking.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    checking.add_argument("--config", type=Path, required=True, metavar="FILE", help=_CONFIG_HELP)
+    checking.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
 
     calling = commands.add_parser("call", help="ask once: the answer's text to stdout, its receipt to stderr")
     add_call_arguments(calling)
 
     commands.add_parser("demo", help="a conversation, a replay, a refusal and the ledger, in a temporary directory")
-    return parser
+    return parser, commands.choices
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says; what is wrong with it is said by the command that it is for."""
+    parser, commands = _parser()
+    asked, left = parser.parse_known_args(arguments)
+    if left:
+        commands[asked.command].error(f"unrecognized arguments: {' '.join(left)}")
+    return asked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    asked = _parser().parse_args(arguments)
+    asked = _parsed(arguments)
     if asked.command == "serve":
         return serve(asked.config, asked.log_format)
     if asked.command == "check":
