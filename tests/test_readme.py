@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -9,8 +10,11 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from kit.daemon_process import Process, wait_ready
+import pytest
+from kit.daemon_process import Process, running_daemon, wait_ready
 
+from sidecar.cli.main import main
+from sidecar.connectors.script import Rule
 from sidecar.contract.values import Refusal
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
@@ -18,6 +22,10 @@ README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 
 def block(language: str, at: int = 0) -> str:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[at]
+
+
+def table(first_column: str) -> str:
+    return README.partition(f"| {first_column} |")[2].partition("\n\n")[0]
 
 
 def shell_call() -> list[str]:
@@ -49,8 +57,47 @@ def test_the_first_config_serves_the_first_client_and_the_first_call(tmp_path: P
         assert serving.wait(timeout=30) == 0
 
 
+def test_the_block_for_a_real_server_is_sound_in_the_place_that_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    above, found, _ = block("toml").partition("[[connector]]")
+    assert found
+    server = block("toml", 1)
+    config = tmp_path / "sidecar.toml"
+    for written in (server, server.replace("# usage = ", "usage = ")):
+        config.write_text(above + written)
+        assert main(["check", "--config", str(config)]) == 0
+        assert capsys.readouterr() == (f"{config}: good\n", "")
+    assert '\nusage = "bound"' in config.read_text()
+
+
+def test_the_script_answers_as_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_daemon(tmp_path, script=block("toml", 2)) as daemon:
+        told = []
+        for text in ("the dragon", "the dragon", "Look there", "a cat"):
+            words = ("--socket", str(daemon.socket_path), "--caller", "dungeon", "--model", "npc", "--json")
+            main(["call", *words, "--budget", "1_000_000", text])
+            said = json.loads(capsys.readouterr().out)
+            told.append((said["text"], said["stop"], said["failure"] and said["failure"]["message"]))
+    assert told == [
+        ("It sleeps. For now.", "end_turn", None),
+        ("", None, "the dragon is tired"),
+        ("", "tool_use", None),
+        ("a cat", "end_turn", None),
+    ]
+
+
+def test_every_member_of_a_rule_is_explained() -> None:
+    explained = [
+        name
+        for names in re.findall(r"^\| (`.*?) \|", table("member of a rule"), re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    ]
+    assert sorted(explained) == sorted(Rule.__struct_fields__)
+
+
 def test_every_refusal_is_explained_in_the_order_of_the_contract() -> None:
-    explained = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
+    explained = re.findall(r"^\| `(\w+)` \|", table("refusal"), re.MULTILINE)
     assert sorted(explained) == sorted(get_args(Refusal))
 
 
