@@ -4,7 +4,9 @@
 stderr) each line begins with its priority and leaves the time to the journal;
 JSON lines on request. Values from outside are cut and escaped here, once.
 Prompts, replies, headers and keys are never passed to a log: lengths and
-digests are. Source: ECOSYSTEM section 4.
+digests are. A reader that is slow holds up nobody: a pipe or a socket gets only
+what it takes at once, what it doesn't take is lost, and how much that was is
+said as soon as a line goes out again. Source: ECOSYSTEM section 4.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import stat
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
@@ -22,6 +26,7 @@ from typing import Final, Literal, TextIO
 Soon = Callable[[Callable[[], None]], None]
 Form = Literal["text", "journal", "json"]
 _VALUE_CHARACTERS_MAX: Final = 200
+_LINES_HELD_MAX: Final = 1000
 _PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
 _plain: Final = re.compile(r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+").fullmatch
 
@@ -36,6 +41,65 @@ def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> For
     return "journal" if named == f"{status.st_dev}:{status.st_ino}" else "text"
 
 
+def _pipe_of(stream: TextIO) -> Pipe | None:
+    try:
+        descriptor = stream.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError):
+        return None
+    return Pipe(descriptor) if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
+
+
+class Pipe:
+    """A pipe or socket that somebody reads, written to without ever waiting for them."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._room = select.poll()
+        self._room.register(descriptor, select.POLLOUT)
+        self._begun = b""  # what is owed of a line that went out in part
+
+    def write(self, lines: Sequence[str]) -> int:
+        """How many of these lines went out, the first ones; the last of them perhaps in part, and then it is owed."""
+        self._begun = self._rest_of(self._begun)
+        if self._begun:
+            return 0
+        gone = 0
+        for group in _groups([f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]):
+            rest = self._rest_of(b"".join(group))
+            taken = sum(map(len, group)) - len(rest)
+            for line in group:
+                if taken <= 0:
+                    return gone
+                gone += 1
+                self._begun = line[taken:]
+                taken -= len(line)
+            if rest:
+                return gone
+        return gone
+
+    def _rest_of(self, text: bytes) -> bytes:
+        """What was not taken of this. Room for PIPE_BUF bytes is what a poll promises."""
+        with suppress(OSError):  # nobody reads any more, or somebody else has filled it meanwhile
+            while text and any(event & select.POLLOUT for _, event in self._room.poll(0)):
+                text = text[os.write(self._descriptor, text[: select.PIPE_BUF]) :]
+        return text
+
+
+def _groups(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """As many lines together as a pipe takes whole or not at all; a longer line alone."""
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        if group and size + len(line) > select.PIPE_BUF:
+            yield group
+            group, size = [], 0
+        group.append(line)
+        size += len(line)
+    if group:
+        yield group
+
+
 class Log:
     """Writes facts: a name and named values."""
 
@@ -44,6 +108,8 @@ class Log:
         self._form = form or default_form(self._stream)
         self._soon: Soon = lambda write: write()
         self._lines: list[str] = []
+        self._pipe = _pipe_of(self._stream)
+        self._lost = 0
         self._second, self._calendar = -1, ""
 
     def gather(self, soon: Soon) -> None:
@@ -54,6 +120,8 @@ class Log:
         self._lines.append(self._line("info", fact, values))
         if len(self._lines) == 1:
             self._soon(self._write)
+        elif len(self._lines) >= _LINES_HELD_MAX:
+            self._write()
 
     def warning(self, fact: str, /, **values: object) -> None:
         self._lines.append(self._line("warning", fact, values))
@@ -63,15 +131,30 @@ class Log:
         self._lines.append(self._line("error", fact, values))
         self._write()
 
+    def plain(self, text: str) -> None:
+        """Text as it is, a traceback: many lines, and no fact."""
+        self._lines += text.splitlines()
+        self._write()
+
     def _write(self) -> None:
         """Nobody is told where the lines can't be written: there is no other place to say so."""
         if not self._lines:
             return
-        text = "\n".join([*self._lines, ""])
-        self._lines.clear()
+        lines, self._lines = self._lines, []
+        if self._pipe is not None:
+            self._write_to(self._pipe, lines)
+            return
+        text = "\n".join([*lines, ""])
         with suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()
+
+    def _write_to(self, pipe: Pipe, lines: list[str]) -> None:
+        told = [self._line("warning", "lines_lost", {"count": self._lost})] if self._lost else []
+        gone = pipe.write([*told, *lines])
+        if gone:
+            self._lost = len(told)
+        self._lost += len(lines) - gone
 
     def _now(self) -> str:
         """UTC to the millisecond; the calendar is asked once a second."""

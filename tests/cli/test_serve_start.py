@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
+import select
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from kit.daemon_process import Process, running_daemon, wait_until, write_config
+from kit.daemon_process import Client, Process, invocation, running_daemon, wait_until, write_config
+from kit.road import said
 
 from sidecar.cli.descriptors import descriptors_wanted
 from sidecar.cli.setup import load_config
@@ -30,6 +34,28 @@ def test_a_daemon_without_standard_streams_runs_and_gives_their_numbers_to_no_fi
             assert os.readlink(f"/proc/{process.pid}/fd/2") == "/dev/null"
             process.terminate()
             assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+
+
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def test_a_log_that_nobody_reads_holds_up_no_request_and_no_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sidecar", "serve", "--config", str(write_config(tmp_path))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, select.PIPE_BUF)
+            wait_until(lambda: listens(tmp_path / "s.sock"))
+            with Client(tmp_path / "s.sock") as client:
+                answers = [client.ask(invocation(f"r{number}")) for number in range(100)]
+            assert {said(answer) for answer in answers} == {"end_turn"}
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+            assert process.stderr.read().count(b" completed ") < 100
         finally:
             process.kill()
 
