@@ -110,8 +110,8 @@ FAILURES: Final[Mapping[FailureKind, Meaning]] = {
     "timeout": Meaning(
         os.EX_TEMPFAIL,
         "new_id",
-        "what ended first cut it, --timeout or the connector's time_limit_seconds: a new try, under a new id, may help,"
-        " or more time",
+        "what ended first cut it, the request's expiry (--timeout) or the connector's time_limit_seconds: a new try,"
+        " under a new id, may help, or more time",
     ),
     "unavailable": Meaning(os.EX_UNAVAILABLE, "new_id", "a new try, under a new id, may help"),
     "provider": Meaning(os.EX_PROTOCOL, "no", "the provider's answer makes no sense; a new try seldom helps"),
