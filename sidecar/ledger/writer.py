@@ -1,11 +1,12 @@
 """The one writer: records in, batches out, one sync and one wake-up for each batch.
 
-Whoever appends queues a record and is told when it has landed. The commit
-thread takes all that waits, up to a bound, makes one batch of it, writes it
-with one call, syncs it with one call, and wakes the Trio side once; there the
-whole batch is entered into the index and whoever waits is told. There is no timer: while
-a sync runs, the next batch gathers. The thread does little but call C, because
-what Python it runs is time taken from the event loop.
+Whoever appends queues a record and is told when it has landed. What has
+gathered by the end of the loop's turn goes to the commit thread, up to a bound;
+it makes one batch of it, writes it with one call, syncs it with one call, and
+wakes the Trio side once. There the whole batch is entered into the index and
+whoever waits is told. There is no timer: while a sync runs, the next batch
+gathers. The thread does little but call C, because what Python it runs is time
+taken from the event loop.
 
 The wait can't be cancelled: a record that is queued may reach the disk, so
 whoever queued it must hear what became of it. The first call that fails ends
@@ -21,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 import outcome
@@ -77,13 +79,12 @@ class Writer:
         self._head = end.head
         self._batch = end.batch
         self.syncs = 0
-        # Shared. The queue is appended to on the Trio side and taken from in the thread, which needs no lock; the
-        # condition is for the thread's sleep.
-        self._queue: deque[Append] = deque()
-        self._change = threading.Condition()
-        self._asleep = False
-        self._stopping = False
+        # From the Trio side to the thread: a batch at a time, and None to stop.
+        self._released: SimpleQueue[list[Append] | None] = SimpleQueue()
         # Known to the Trio side alone.
+        self._gathered: deque[Append] = deque()
+        self._under_way = False
+        self._release_is_due = False
         self.poisoned: str | None = None
         self._poison = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -98,30 +99,50 @@ class Writer:
         self._token = trio.lowlevel.current_trio_token()
         self._thread.start()
 
-    def append(self, append: Append) -> None:
-        """Queues it; it lands with its batch, or fails, and then nothing more is written."""
+    def append(self, append: Append, *, alone: bool) -> None:
+        """Queues it; it lands with its batch, or fails, and then nothing more is written. `alone`: no other is near."""
         if self.poisoned is not None:
             append.land(outcome.Error(LedgerUnavailable(self.poisoned)))
             return
-        self._queue.append(append)
-        if self._asleep:
-            with self._change:
-                self._asleep = False
-                self._change.notify()
+        self._gathered.append(append)
+        if alone:
+            self._release()
+        else:
+            self._release_soon()
 
     @property
     def queued(self) -> int:
         """Records that wait for the batch under way to land."""
-        return len(self._queue)
+        return len(self._gathered)
+
+    def _release_soon(self) -> None:
+        """At the end of the loop's turn, in which more may gather: each batch is a sync, and a fight for the GIL."""
+        if not self._under_way and not self._release_is_due:
+            self._release_is_due = True
+            self._wake(self._release)
+
+    def _release(self) -> None:
+        """One batch goes to the thread, if it has none: what has gathered, up to the bounds and its segment's end."""
+        self._release_is_due = False
+        if self._under_way or not self._gathered:
+            return
+        appends: list[Append] = []
+        size = 0
+        while self._gathered and len(appends) < BATCH_RECORDS_MAX:
+            first = self._gathered[0]
+            size += len(first.framed)
+            if appends and (first.slot is not appends[0].slot or size > BATCH_BYTES_MAX):
+                break
+            appends.append(self._gathered.popleft())
+        self._under_way = True
+        self._released.put(appends)
 
     async def wait_poisoned(self) -> None:
         await self._poison.wait()
 
     def stop(self) -> None:
-        """The thread ends when the queue is empty."""
-        with self._change:
-            self._stopping = True
-            self._change.notify()
+        """The thread ends when the batch under way has landed; what has only gathered is not written."""
+        self._released.put(None)
 
     def join(self) -> None:
         self._thread.join()
@@ -133,6 +154,7 @@ class Writer:
         return self._slot
 
     def _landed(self, appends: list[Append], slot: Slot, offset: int, end: int) -> None:
+        self._under_way = False
         self.batches += 1
         self.records += len(appends)
         self.written_bytes += end - offset
@@ -149,13 +171,14 @@ class Writer:
                 bug = bug or fault
         if bug is not None:
             raise bug
+        if self._gathered:
+            self._release_soon()
 
     def _failed(self, appends: list[Append], why: str) -> None:
         self.poisoned = why
         self._poison.set()
-        with self._change:
-            waiting = [*appends, *self._queue]
-            self._queue.clear()
+        waiting = [*appends, *self._gathered]
+        self._gathered.clear()
         for append in waiting:
             append.land(outcome.Error(LedgerUnavailable(why)))
 
@@ -171,7 +194,7 @@ class Writer:
 
     def _run(self) -> None:
         assert self._token is not None
-        while appends := self._next_appends():
+        while appends := self._released.get():
             slot = appends[0].slot
             try:
                 offset, end = self._write(appends)
@@ -190,25 +213,6 @@ class Writer:
             self._token.run_sync_soon(callback, *arguments)
         except trio.RunFinishedError:
             return  # nobody is left to tell; what is on disk is on disk
-
-    def _next_appends(self) -> list[Append]:
-        """What waits, up to the bounds and to the end of its segment; empty when the writer is to stop."""
-        appends: list[Append] = []
-        size = 0
-        with self._change:
-            while not self._queue and not self._stopping:
-                self._asleep = True
-                if self._queue:  # it was queued by one who still saw us awake
-                    break
-                self._change.wait()
-            self._asleep = False
-            while self._queue and len(appends) < BATCH_RECORDS_MAX:
-                first = self._queue[0]
-                if appends and (first.slot is not appends[0].slot or size + len(first.framed) > BATCH_BYTES_MAX):
-                    break
-                size += len(first.framed)
-                appends.append(self._queue.popleft())
-        return appends
 
     def _write(self, appends: list[Append]) -> tuple[int, int]:
         """Where the batch stands and ends, once it is on disk."""
