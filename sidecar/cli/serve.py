@@ -23,6 +23,7 @@ from sidecar.service.listener import Bound, SocketUnavailable
 
 _LEDGER_DAMAGED = os.EX_DATAERR
 _ALREADY_RUNNING = os.EX_TEMPFAIL
+_COLLECT_AFTER_ALLOCATIONS = 10_000
 
 
 def serve(config_path: Path, log_form: Form | None) -> int:
@@ -93,6 +94,7 @@ def _serve(config: Config, log: Log) -> int:
         raise
     daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log)
     gc.freeze()  # what was imported stays; there is no use in looking through it again and again
+    gc.set_threshold(_COLLECT_AFTER_ALLOCATIONS)  # requests leave few cycles, and each look costs their time
     try:
         return trio.run(daemon.run, bound)
     finally:
