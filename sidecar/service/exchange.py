@@ -337,9 +337,8 @@ class Exchange:
             scope.cancel()
 
     def _unavailable(self, live: Live, answer: Callable[[bytes], None], fault: BaseException) -> None:
-        told = self._ledger.poisoned or self._ledger.pressure  # in a line of its own, once
-        tell = self._log.info if told else self._log.warning
-        tell("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
+        # What lasts (a failed ledger, pressure) has a line of its own, once; room until the next spare comes by itself.
+        self._log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
         answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
         self._on_end()
 
