@@ -43,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the road costs.")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--exchanges", type=int, default=8_000, help="in each load of a round; a quarter of it at 1")
+    parser.add_argument("--rounds", type=int, default=7, help="by default %(default)s")
+    parser.add_argument(
+        "--exchanges",
+        type=int,
+        default=8_000,
+        help="in each load of a round, a quarter as many on a lone connection; by default %(default)s",
+    )
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="the client in C")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where the ledger is put")
     return parser.parse_args(arguments)
@@ -61,24 +66,24 @@ def _spread(values: Sequence[float], form: str = "{:.0f}") -> str:
 
 
 def _report(rounds: Sequence[Round]) -> None:
-    print(f"{'':28}{'requests/s':>24}{'p50 us':>20}{'p99 us':>22}{'CPU us/request':>20}{'records/sync':>18}")
+    print(f"{'':28}{'requests/s':>24}{'p50 us':>24}{'p99 us':>24}{'CPU us/request':>19}{'records/sync':>22}")
 
     def row(name: str, loads: list[Load]) -> None:
         cells = (
             f"{_spread([load.run.per_second for load in loads]):>24}",
-            f"{_spread([load.run.quantile_us(0.5) for load in loads]):>20}",
-            f"{_spread([load.run.quantile_us(0.99) for load in loads]):>22}",
-            f"{_spread([load.cpu_us for load in loads]):>20}",
+            f"{_spread([load.run.quantile_us(0.5) for load in loads]):>24}",
+            f"{_spread([load.run.quantile_us(0.99) for load in loads]):>24}",
+            f"{_spread([load.cpu_us for load in loads]):>19}",
         )
         syncs = [load.records_per_sync for load in loads if load.records_per_sync]
-        print(f"{name:28}{''.join(cells)}{_spread(syncs, '{:.1f}') if syncs else '':>18}")
+        print(f"{name:28}{''.join(cells)}{_spread(syncs, '{:.1f}') if syncs else '':>22}")
 
     for connections in CONNECTIONS:
         row(f"echo, {connections} connections", [one.echo[connections] for one in rounds])
         row(f"daemon, {connections} connections", [one.daemon[connections] for one in rounds])
     row(f"replays, {CONNECTIONS[-1]} connections", [one.replay for one in rounds])
     for size in SYNCED_BYTES:
-        print(f"{f'write + fdatasync, {size} bytes':28}{'':24}{_spread([one.sync_us[size] for one in rounds]):>20}")
+        print(f"{f'write + fdatasync, {size} bytes':28}{'':24}{_spread([one.sync_us[size] for one in rounds]):>24}")
     print()
 
 
