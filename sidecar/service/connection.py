@@ -127,7 +127,7 @@ class Connection:
                 return None
             splitter.feed(received)
         wanted = splitter.wanted_bytes()
-        if wanted is not None and splitter.whole and self._held.take_now(wanted):
+        if wanted is not None and splitter.whole and self._held.take_whole(wanted):
             return splitter.next_frame()
         return await self._rest_of_frame(trio.current_time() + self._frame_timeout_seconds)
 
@@ -147,7 +147,9 @@ class Connection:
             frame = splitter.next_frame()
         finally:
             if frame is None:
-                self._held.give_back(wanted)
+                self._held.give_up(wanted)
+            else:
+                self._held.arrived(wanted)
         return frame
 
     async def _receive_before(self, deadline: float) -> bool:

@@ -2,7 +2,8 @@
 
 A frame is held from its length prefix until its request has ended or its
 answer is decided. When the sum is reached, reading pauses between frames;
-nothing is refused. Source: CONTRACT section 1.
+nothing is refused. A frame that comes whole waits only for what is whole as
+well, so for a moment both together may be up to twice the bound. Source: CONTRACT section 1.
 """
 
 from __future__ import annotations
@@ -18,18 +19,29 @@ class HeldBytes:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held = 0
+        self._coming = 0  # held for frames that are not whole yet
         self._waiting: deque[tuple[int, trio.Event]] = deque()
 
-    def take_now(self, size_bytes: int) -> bool:
-        """Whether this many bytes may be held, from now on, without a wait."""
-        if self._waiting or not self._fits(size_bytes):
+    def take_whole(self, size_bytes: int) -> bool:
+        """Whether a frame that has come whole may be held, from now on, without a wait.
+
+        It is in memory already, so what others have only declared is not counted against it: four bytes of theirs
+        could hold it up else, for as long as a frame may take.
+        """
+        whole = self._held - self._coming
+        if whole and whole + size_bytes > self._bytes_max:
             return False
         self._held += size_bytes
         return True
 
     async def take(self, size_bytes: int) -> None:
-        """Returns once this many bytes may be held. One frame is always let in, however large."""
-        if self.take_now(size_bytes):
+        """Returns once a frame of this size, which is not whole yet, may be held. One is always let in, however large.
+
+        `arrived` says that it is whole, `give_up` that it never will be.
+        """
+        if not self._waiting and self._fits(size_bytes):
+            self._held += size_bytes
+            self._coming += size_bytes
             return
         turn = (size_bytes, trio.Event())
         self._waiting.append(turn)
@@ -40,8 +52,17 @@ class HeldBytes:
                 self._waiting.remove(turn)
             else:
                 self._held -= size_bytes  # it was let in at the same moment
+                self._coming -= size_bytes
             self._let_in()
             raise
+
+    def arrived(self, size_bytes: int) -> None:
+        self._coming -= size_bytes
+        assert self._coming >= 0, "more bytes have arrived than were coming"
+
+    def give_up(self, size_bytes: int) -> None:
+        self.arrived(size_bytes)
+        self.give_back(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
         self._held -= size_bytes
@@ -55,4 +76,5 @@ class HeldBytes:
         while self._waiting and self._fits(self._waiting[0][0]):
             size_bytes, let_in = self._waiting.popleft()
             self._held += size_bytes
+            self._coming += size_bytes
             let_in.set()

@@ -587,6 +587,16 @@ async def test_held_bytes_are_given_back_when_the_connection_is_cancelled(waits_
     assert not held._waiting
 
 
+async def test_what_is_only_declared_holds_up_no_frame_that_is_whole() -> None:
+    held = HeldBytes(10_000)
+    async with served(Road(), held=held) as hoarder, served(Road(connector=answering()), held=held) as other:
+        await hoarder.stream.send_all((10_000).to_bytes(4, "big"))
+        await trio.testing.wait_all_tasks_blocked()
+        await other.send(*[asked(f"r{number}") for number in range(5)])
+        assert await other.heard(5) == ["end_turn"] * 5
+    assert (held._held, held._coming) == (0, 0)
+
+
 @pytest.mark.parametrize("give_back_too", [False, True])
 async def test_a_cancelled_wait_lets_in_those_behind_it_and_keeps_nothing(give_back_too: bool) -> None:
     """Also when it is let in in the very moment in which it is cancelled."""
