@@ -163,9 +163,6 @@ class Answer:
         self._join_text()
         return tuple(self._closed)
 
-    def saw_tool_call(self) -> bool:
-        return self.tool_calls > 0
-
     def _grow(self, added_bytes: int) -> None:
         self._response_bytes += added_bytes
         if self._response_bytes > self._response_bytes_max:

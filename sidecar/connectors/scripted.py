@@ -139,7 +139,7 @@ class Scripted:
                 rule.fail.kind, clean_message(rule.fail.message), usage if isinstance(rule.usage, Usage) else None
             )
             return
-        natural: StopReason = "tool_use" if answer.saw_tool_call() else "max_output_tokens" if cut else "end_turn"
+        natural: StopReason = "tool_use" if answer.tool_calls else "max_output_tokens" if cut else "end_turn"
         answer.complete(rule.stop or natural, usage, f"scripted-{lowered.request.request_id}")
 
 

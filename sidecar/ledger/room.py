@@ -64,17 +64,14 @@ class Room:
 
     def has_room_for(self, framed_bytes: int) -> bool:
         """Whether a completion of this size leaves room for every other live request."""
-        size = _alone(framed_bytes)
-        return size <= SETTLE_BYTES or self._settlements_after(size) >= self.live
+        return self._leaves_room(_alone(framed_bytes))
 
     def place_completion(self, framed_bytes: int, *, live: bool) -> Slot:
         """The segment for a completion; `live` where its request was begun in this process."""
         size = _alone(framed_bytes)
         if not live and self._settlements_after(size) < self.live + 1:
             raise NoRoom
-        assert not live or size <= SETTLE_BYTES or self._settlements_after(size) >= self.live, (
-            "an answer is recorded that room_for has not allowed"
-        )
+        assert not live or self._leaves_room(size), "an answer is recorded that room_for has not allowed"
         slot = self._place(size)
         self.live -= live
         return slot
@@ -94,9 +91,12 @@ class Room:
     def _a_spare_settles(self) -> int:
         return (self._segment_bytes - BLOCK_BYTES) // SETTLE_BYTES
 
+    def _leaves_room(self, size: int) -> bool:
+        return size <= SETTLE_BYTES or self._settlements_after(size) >= self.live
+
     def _settlements_after(self, size: int) -> int:
         """How many settlements would still fit if a record of this size were placed; -1 if it can't be."""
-        left = self._segment_bytes - self._landed_end - self._pending_bytes - size
+        left = self._segment_bytes - self._planned_end() - size
         if left >= 0:
             return left // SETTLE_BYTES + len(self.spares) * self._a_spare_settles()
         if not self.spares or BLOCK_BYTES + size > self._segment_bytes:

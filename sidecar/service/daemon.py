@@ -152,8 +152,8 @@ class Daemon:
         last_patience.daemon = True
         try:
             async with self._ledger.running(), trio.open_nursery() as requests:
-                self._requests = Tasks(requests, self._changed)
-                self._replays = Tasks(requests, self._changed)
+                self._requests = Tasks(requests, self._wake)
+                self._replays = Tasks(requests, self._wake)
                 try:
                     code = await self._serve_until_an_end(bound, last_patience)
                 finally:
@@ -173,7 +173,7 @@ class Daemon:
         self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
         async with trio.open_nursery() as connections:
-            self._writers = Tasks(connections, self._changed)
+            self._writers = Tasks(connections, self._wake)
             connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
             self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
             code = await self._first_end()

@@ -2,8 +2,9 @@
 
 A socket file is replaced only where nobody listens behind it any more: another
 daemon with a ledger of its own may use the same path. Anything that is not a
-socket is left alone. The umask is set before the bind, so there is no moment in which the socket is more
-open than it should be. Source: ECOSYSTEM section 2, CONTRACT sections 1 and 7.
+socket is left alone. The umask is set before the bind, so there is no moment in
+which the socket is more open than it should be. Source: ECOSYSTEM section 2,
+CONTRACT sections 1 and 7.
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ IDLE_MAX: Final = 64  # tasks that wait for work; a crowd's others end when they
 class Tasks:
     """Runs each piece of work in a task of `nursery`, at once; `count` is how many run.
 
-    Whoever is parked at `changed` is woken when one ends. `end` lets the
-    waiting tasks go: until then the nursery can't be left. Nothing may be
-    started from then on but by a crash, which loses it with everything else.
+    `on_end` is called when one ends. `end` lets the waiting tasks go: until
+    then the nursery can't be left. Nothing may be started from then on but by a
+    crash, which loses it with everything else.
     """
 
-    def __init__(self, nursery: trio.Nursery, changed: trio.lowlevel.ParkingLot) -> None:
+    def __init__(self, nursery: trio.Nursery, on_end: Callable[[], None]) -> None:
         self._nursery = nursery
-        self._changed = changed
+        self._on_end = on_end
         self._idle: list[trio.lowlevel.Task] = []
         self._ended = False
         self.count = 0
@@ -54,8 +54,7 @@ class Tasks:
                 await work()
             finally:
                 self.count -= 1
-                if self._changed:
-                    self._changed.unpark_all()
+                self._on_end()
             work = None if self._ended or len(self._idle) >= IDLE_MAX else await self._more()
 
     async def _more(self) -> Work | None:

@@ -79,8 +79,8 @@ async def test_a_drain_waits_for_what_is_read_back_then_put_off_and_then_written
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon._turn.serve)
-            daemon._replays = Tasks(nursery, daemon._changed)
-            daemon._writers = Tasks(nursery, daemon._changed)
+            daemon._replays = Tasks(nursery, daemon._wake)
+            daemon._writers = Tasks(nursery, daemon._wake)
             await trio.testing.wait_all_tasks_blocked()
             daemon._replays.start_soon(read_back)
             await daemon._flush()
