@@ -16,7 +16,7 @@ import httpx2
 import pytest
 import trio
 import trio.testing
-from kit.stub_http import Reply, chunked, head, stub_provider, whole
+from kit.stub_http import Reply, StubProvider, chunked, head, stub_provider, whole
 
 from sidecar.connectors.http_exchange import ERROR_BODY_BYTES_MAX, ExchangeFault, Outgoing, new_client, post
 from sidecar.connectors.promise import Answer, Ended
@@ -176,18 +176,23 @@ async def test_a_status_stands_even_if_its_body_breaks_off(then: str) -> None:
     assert "7 s" in end(answer).message
 
 
+async def cancel_once_it_waits(client: httpx2.AsyncClient, stub: StubProvider, answer: Answer) -> None:
+    """A read of what the stub holds back is cancelled; the cancellation passes, and the stub sees the connection go."""
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read, client, stub.url, answer)
+            await stub.heard.wait()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            scope.cancel()
+    assert scope.cancelled_caught
+    with trio.fail_after(5):
+        await stub.gone.wait()
+
+
 async def test_a_status_stands_even_if_the_deadline_strikes_inside_its_body() -> None:
     async with a_client() as client, stub_provider(Reply((head(400, "content-length: 500") + b"<",), "hang")) as stub:
         answer = an_answer()
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read, client, stub.url, answer)
-                await stub.heard.wait()
-                await trio.testing.wait_all_tasks_blocked(0.05)
-                scope.cancel()
-        assert scope.cancelled_caught
-        with trio.fail_after(5):
-            await stub.gone.wait()
+        await cancel_once_it_waits(client, stub, answer)
     assert (end(answer).kind, end(answer).usage) == ("invalid_request", NOTHING_USED)
 
 
@@ -520,14 +525,6 @@ async def test_interim_responses_without_end_are_read_until_the_deadline_and_kep
 async def test_i1_cancelled_it_drops_the_connection_and_lets_the_cancellation_pass(pieces: tuple[bytes, ...]) -> None:
     async with a_client() as client, stub_provider(Reply(pieces, "hang")) as stub:
         answer = an_answer()
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read, client, stub.url, answer)
-                await stub.heard.wait()
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                scope.cancel()
-        assert scope.cancelled_caught
-        with trio.fail_after(5):
-            await stub.gone.wait()
+        await cancel_once_it_waits(client, stub, answer)
     assert answer.sent
     assert answer.ended is None
