@@ -23,7 +23,7 @@ from sidecar.service.listener import Bound, SocketUnavailable
 
 _LEDGER_DAMAGED = os.EX_DATAERR
 _ALREADY_RUNNING = os.EX_TEMPFAIL
-_COLLECT_AFTER_ALLOCATIONS = 10_000
+_COLLECT_AFTER_ALLOCATIONS = 50_000
 
 
 def serve(config_path: Path, log_form: Form | None) -> int:

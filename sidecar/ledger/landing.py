@@ -7,7 +7,6 @@ from typing import Any
 
 import trio
 from msgspec import Struct
-from outcome import Error, Outcome
 
 from sidecar.ledger.faults import LedgerUnavailable
 
@@ -20,49 +19,53 @@ class Place(Struct, frozen=True, gc=False):
     length: int
 
 
+Landed = Place | LedgerUnavailable
+
+
 class Landing:
-    """A record on its way to the disk: await its place, or name by `then` what is to be called with the outcome.
+    """A record on its way to the disk: await its place, or name by `then` what is to be called when it has landed.
 
     Nothing takes the record back: the wait can't be cancelled, and what is
-    called runs on the Trio side in the turn in which the batch has landed. The
-    outcome is a Place, or LedgerUnavailable.
+    called runs on the Trio side in the turn in which the batch has landed.
     """
 
-    __slots__ = ("_outcome", "_then")
+    __slots__ = ("_landed", "_then")
 
     def __init__(self) -> None:
-        self._outcome: Outcome[Place] | None = None
-        self._then: Callable[[Outcome[Place]], None] | None = None
+        self._landed: Landed | None = None
+        self._then: Callable[[Landed], None] | None = None
 
     @classmethod
     def failed(cls, fault: LedgerUnavailable) -> Landing:
         landing = cls()
-        landing.land(Error(fault))
+        landing.land(fault)
         return landing
 
-    def then(self, call: Callable[[Outcome[Place]], None]) -> None:
+    def then(self, call: Callable[[Landed], None]) -> None:
         assert self._then is None, "two wait for one record"
-        if self._outcome is None:
+        if self._landed is None:
             self._then = call
         else:
-            call(self._outcome)
+            call(self._landed)
 
-    def land(self, outcome: Outcome[Place]) -> None:
+    def land(self, landed: Landed) -> None:
         """Once."""
-        assert self._outcome is None, "a record lands twice"
-        self._outcome = outcome
+        assert self._landed is None, "a record lands twice"
+        self._landed = landed
         if self._then is not None:
-            self._then(outcome)
+            self._then(landed)
 
     def __await__(self) -> Generator[Any, Any, Place]:
-        return self._landed().__await__()
+        return self._place().__await__()
 
-    async def _landed(self) -> Place:
-        if self._outcome is None:
+    async def _place(self) -> Place:
+        if self._landed is None:
             task = trio.lowlevel.current_task()
             self.then(lambda _: trio.lowlevel.reschedule(task))
             await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         else:
             await trio.lowlevel.cancel_shielded_checkpoint()
-        assert self._outcome is not None
-        return self._outcome.unwrap()
+        assert self._landed is not None
+        if isinstance(self._landed, LedgerUnavailable):
+            raise self._landed
+        return self._landed

@@ -1,9 +1,9 @@
 """The one writer: records in, batches out, one sync and one wake-up for each batch.
 
 Whoever appends queues a record and is told when it has landed. What has
-gathered by the end of the loop's turn goes to the commit thread, up to a bound;
+gathered when all that can run has run goes to the commit thread, up to a bound;
 it makes one batch of it, writes it with one call, syncs it with one call, and
-wakes the Trio side once. There the whole batch is entered into the index and
+tells the Trio side once. There the whole batch is entered into the index and
 whoever waits is told. There is no timer: while a sync runs, the next batch
 gathers. The thread does little but call C, because what Python it runs is time
 taken from the event loop.
@@ -18,17 +18,16 @@ while a landed record is entered or told ends the run.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final
 
-import outcome
 import trio
 
 from sidecar.ledger import format as on_disk
+from sidecar.ledger.commit_thread import CommitThread, Tell
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, SegmentHeader
@@ -38,6 +37,7 @@ from sidecar.ledger.room import Slot
 
 BATCH_BYTES_MAX: Final = 4 << 20
 BATCH_RECORDS_MAX: Final = 512
+_TURNS_TO_GATHER: Final = 2  # in the first, answers leave and their callers wake; by the second, what they send is read
 
 
 class Append(Landing):
@@ -79,16 +79,14 @@ class Writer:
         self._head = end.head
         self._batch = end.batch
         self.syncs = 0
-        # From the Trio side to the thread: a batch at a time, and None to stop.
-        self._released: SimpleQueue[list[Append] | None] = SimpleQueue()
+        self._thread: CommitThread[list[Append]] = CommitThread(self._commit)
         # Known to the Trio side alone.
         self._gathered: deque[Append] = deque()
         self._under_way = False
-        self._release_is_due = False
+        self._releasing = trio.CancelScope()
+        self._asleep: trio.lowlevel.Task | None = None
         self.poisoned: str | None = None
         self._poison = trio.Event()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._thread = threading.Thread(target=self._run, name="ledger-commit", daemon=True)
         self.batches = 0
         self.records = 0
         self.written_bytes = 0
@@ -96,13 +94,27 @@ class Writer:
     # --- the Trio side ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
         self._thread.start()
+        trio.lowlevel.spawn_system_task(self._release_what_gathers)
+
+    async def _release_what_gathers(self) -> None:
+        with self._releasing:
+            while True:
+                if self._under_way or not self._gathered:
+                    self._asleep = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._no_longer_asleep)
+                for _ in range(_TURNS_TO_GATHER):
+                    await trio.lowlevel.checkpoint()
+                self._release()
+
+    def _no_longer_asleep(self, _: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+        self._asleep = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def append(self, append: Append, *, alone: bool) -> None:
         """Queues it; it lands with its batch, or fails, and then nothing more is written. `alone`: no other is near."""
         if self.poisoned is not None:
-            append.land(outcome.Error(LedgerUnavailable(self.poisoned)))
+            append.land(LedgerUnavailable(self.poisoned))
             return
         self._gathered.append(append)
         if alone:
@@ -116,14 +128,13 @@ class Writer:
         return len(self._gathered)
 
     def _release_soon(self) -> None:
-        """At the end of the loop's turn, in which more may gather: each batch is a sync, and a fight for the GIL."""
-        if not self._under_way and not self._release_is_due:
-            self._release_is_due = True
-            self._wake(self._release)
+        """When more has had time to gather: each batch is a sync."""
+        if self._asleep is not None and not self._under_way:
+            trio.lowlevel.reschedule(self._asleep)
+            self._asleep = None
 
     def _release(self) -> None:
         """One batch goes to the thread, if it has none: what has gathered, up to the bounds and its segment's end."""
-        self._release_is_due = False
         if self._under_way or not self._gathered:
             return
         appends: list[Append] = []
@@ -135,14 +146,15 @@ class Writer:
                 break
             appends.append(self._gathered.popleft())
         self._under_way = True
-        self._released.put(appends)
+        self._thread.hand_over(appends)
 
     async def wait_poisoned(self) -> None:
         await self._poison.wait()
 
     def stop(self) -> None:
         """The thread ends when the batch under way has landed; what has only gathered is not written."""
-        self._released.put(None)
+        self._releasing.cancel()
+        self._thread.stop()
 
     def join(self) -> None:
         self._thread.join()
@@ -166,7 +178,7 @@ class Writer:
             at += place.length
             try:
                 append.enter(place)
-                append.land(outcome.Value(place))
+                append.land(place)
             except Exception as fault:  # it ends the run, but first the others hear of their records
                 bug = bug or fault
         if bug is not None:
@@ -180,39 +192,26 @@ class Writer:
         waiting = [*appends, *self._gathered]
         self._gathered.clear()
         for append in waiting:
-            append.land(outcome.Error(LedgerUnavailable(why)))
+            append.land(LedgerUnavailable(why))
 
     # --- the commit thread ------------------------------------------------------------------------------------
 
     def write_first(self, append: Append) -> Place:
         """One record before the thread runs: the write probe of an open. Raises OSError."""
-        assert self._token is None
         offset, _ = self._write([append])
         self.batches, self.records, self.written_bytes = 1, 1, self._end - offset
         self._on_landed(append.slot, self._end, [len(append.framed)])
         return Place(append.slot.number, offset + BATCH_HEADER_BYTES, len(append.framed))
 
-    def _run(self) -> None:
-        assert self._token is not None
-        while appends := self._released.get():
-            slot = appends[0].slot
-            try:
-                offset, end = self._write(appends)
-            except Exception as error:
-                cause = (
-                    error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__} {error}"
-                )
-                why = f"writing {segment_path(self._directory, slot.number).name} failed: {cause}"
-                self._wake(self._failed, appends, why)
-                return
-            self._wake(self._landed, appends, slot, offset, end)
-
-    def _wake(self, callback: Callable[..., None], *arguments: object) -> None:
-        assert self._token is not None
+    def _commit(self, appends: list[Append]) -> Tell:
+        slot = appends[0].slot
         try:
-            self._token.run_sync_soon(callback, *arguments)
-        except trio.RunFinishedError:
-            return  # nobody is left to tell; what is on disk is on disk
+            offset, end = self._write(appends)
+        except Exception as error:
+            cause = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__} {error}"
+            why = f"writing {segment_path(self._directory, slot.number).name} failed: {cause}"
+            return partial(self._failed, appends, why)
+        return partial(self._landed, appends, slot, offset, end)
 
     def _write(self, appends: list[Append]) -> tuple[int, int]:
         """Where the batch stands and ends, once it is on disk."""

@@ -18,7 +18,6 @@ from functools import partial
 
 import trio
 from msgspec import Struct
-from outcome import Error, Outcome
 
 from sidecar.config.values import Caller, Config, Model
 from sidecar.connectors.promise import Answer, Connector, Lowered, Rejected, ResponseTooLarge
@@ -35,7 +34,7 @@ from sidecar.contract.values import (
 )
 from sidecar.ledger.face import LedgerFace, Recorded
 from sidecar.ledger.faults import LedgerUnavailable
-from sidecar.ledger.landing import Place
+from sidecar.ledger.landing import Landed, Place
 from sidecar.ops.log import Log
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
@@ -223,12 +222,12 @@ class Exchange:
         of a transport error. `start` starts the task that asks the connector."""
         self._ledger.begin(admitted.begin).then(partial(self._begun, admitted, start, answer))
 
-    def _begun(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None], landed: Outcome[Place]) -> None:
-        if isinstance(landed, Error):
+    def _begun(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None], landed: Landed) -> None:
+        if isinstance(landed, LedgerUnavailable):
             self._reservations.release(admitted.live)
-            self._unavailable(admitted.live, answer, landed.error)
+            self._unavailable(admitted.live, answer, landed)
         else:
-            start(partial(self._ask_and_record, admitted, landed.unwrap(), answer))
+            start(partial(self._ask_and_record, admitted, landed, answer))
 
     async def _ask_and_record(self, admitted: Admitted, place: Place, answer: Callable[[bytes], None]) -> None:
         begin, connector = admitted.begin, self._config.connectors[admitted.live.connector]
@@ -249,17 +248,17 @@ class Exchange:
         self._ledger.complete(begin, record).then(partial(self._completed, admitted, record, answer))
 
     def _completed(
-        self, admitted: Admitted, record: CompletedRecord, answer: Callable[[bytes], None], landed: Outcome[Place]
+        self, admitted: Admitted, record: CompletedRecord, answer: Callable[[bytes], None], landed: Landed
     ) -> None:
-        if isinstance(landed, Error):
-            self._lost(admitted, answer, landed.error)
+        if isinstance(landed, LedgerUnavailable):
+            self._lost(admitted, answer, landed)
             return
         self._reservations.settle(admitted.live, record.charge_micro_usd)
         answer(record.response[len(STORED_AS_IS) :])
         self._log_end(admitted.begin, record)
         self._on_end()
 
-    def _lost(self, admitted: Admitted, answer: Callable[[bytes], None], fault: BaseException) -> None:
+    def _lost(self, admitted: Admitted, answer: Callable[[bytes], None], fault: LedgerUnavailable) -> None:
         """It began, and its end can't be recorded: its reservation stays."""
         self._reservations.strand(admitted.live)
         self._unavailable(admitted.live, answer, fault)
@@ -336,7 +335,7 @@ class Exchange:
         for scope in self._scopes:
             scope.cancel()
 
-    def _unavailable(self, live: Live, answer: Callable[[bytes], None], fault: BaseException) -> None:
+    def _unavailable(self, live: Live, answer: Callable[[bytes], None], fault: LedgerUnavailable) -> None:
         # What lasts (a failed ledger, pressure) has a line of its own, once; room until the next spare comes by itself.
         self._log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
         answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import outcome
 import trio
 from msgspec import structs
 
@@ -91,9 +90,9 @@ class MemoryLedger:
         async def land() -> None:
             await trio.sleep(self.delay_seconds)
             if self.poisoned:
-                landing.land(outcome.Error(LedgerUnavailable(self.poisoned)))
+                landing.land(LedgerUnavailable(self.poisoned))
             else:
-                landing.land(outcome.Value(record()))
+                landing.land(record())
 
         trio.lowlevel.spawn_system_task(land)
         return landing
