@@ -1,7 +1,8 @@
 """One connection: frames in, decisions in order, answers out as they finish.
 
-An idle connection is one task, its reader. The reader decides each frame
-before it looks at the next one, and waits for neither disk nor provider.
+An idle connection is one task, its reader, which sleeps as long as frames come
+whole: they are decided where they arrive. Each frame is decided before the next
+one is looked at, and that waits for neither disk nor provider.
 What an admitted request asks of its connector (`start_request`) and a replay
 that is read back (`start_replay`) run in tasks that belong to the daemon, so
 that a caller that hangs up doesn't stop what is paid for. Answers are sent at
@@ -76,6 +77,7 @@ class Connection:
         self._unsent_bytes = 0
         self._writing = False
         self._broken = False
+        self._at_end = False  # the client has said all
         self._under_way = 0
         self._replaying = 0
         self._coming_bytes = 0  # of replays that are being read back
@@ -96,12 +98,21 @@ class Connection:
 
     async def _read_frames(self) -> None:
         for number in count(1):
+            if not self._may_read():
+                await self._until(self._may_read)
             if self._broken:
                 return
             if number % _FRAMES_PER_CHECKPOINT == 0:
                 await trio.lowlevel.checkpoint()  # one read may bring thousands of small frames
             try:
-                frame = await self._next_frame()
+                if not self._splitter.in_frame:
+                    await self._stream.receive_each(self._arrived)  # idle here, as long as it likes
+                    if self._at_end:
+                        return
+                    continue
+                frame = self._whole_frame()
+                if frame is None:
+                    frame = await self._rest_of_frame(trio.current_time() + self._frame_timeout_seconds)
             except FrameSize as fault:
                 raise _CutOff(error_frame("frame_size", str(fault))) from fault
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -110,26 +121,33 @@ class Connection:
             if frame is None:
                 return
             self._take(frame)
-            if not self._may_read():
-                await self._until(self._may_read)
 
     def _may_read(self) -> bool:
         return self._broken or (
             self._unsent_bytes + self._coming_bytes <= _UNSENT_BYTES_MAX and self._replaying < _REPLAYS_MAX
         )
 
-    async def _next_frame(self) -> bytes | None:
-        """The next whole frame, with its bytes taken from what may be held; None at end of file."""
-        splitter = self._splitter
-        if not splitter.in_frame:
-            received = await self._stream.receive_some(RECEIVE_BYTES_MAX)  # idle here, as long as it likes
-            if not received:
-                return None
-            splitter.feed(received)
-        wanted = splitter.wanted_bytes()
-        if wanted is not None and splitter.whole and self._held.take_whole(wanted):
-            return splitter.next_frame()
-        return await self._rest_of_frame(trio.current_time() + self._frame_timeout_seconds)
+    def _arrived(self, received: bytes) -> bool:
+        """Takes the frames that have come whole. Whether all is done that way; what is left is for the reader."""
+        if not received:
+            self._at_end = True
+            return False
+        self._splitter.feed(received)
+        for _ in range(_FRAMES_PER_CHECKPOINT):
+            frame = self._whole_frame()
+            if frame is None:
+                break
+            self._take(frame)
+            if not self._may_read():
+                return False
+        return not self._splitter.in_frame and not self._broken
+
+    def _whole_frame(self) -> bytes | None:
+        """The next frame if it is whole and may be held, its bytes taken from what may be held."""
+        wanted = self._splitter.wanted_bytes()
+        if wanted is not None and self._splitter.whole and self._held.take_whole(wanted):
+            return self._splitter.next_frame()
+        return None
 
     async def _rest_of_frame(self, deadline: float) -> bytes | None:
         splitter = self._splitter

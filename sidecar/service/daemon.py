@@ -3,7 +3,7 @@
     run
     +-- ledger.running()          the commit thread and the spare preparer
         +-- requests              connectors that are asked, replays that are read back; they end by themselves
-            +-- connections       the accept loop, a reader for each connection, writers for what is slow to leave
+            +-- connections       the accept loop, what arrives, a reader for each connection, writers for what is slow
             +-- the first end     a drain or a poisoned ledger, whichever comes first
     +-- signals                   counted from first to last, so that none of them ends the process by itself
     +-- the end of the turn       sends the answers and writes the log lines of one turn together
@@ -36,6 +36,7 @@ from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 from sidecar.rules.reservations import Limits, Reservations
 from sidecar.rules.windows import Account
+from sidecar.service.arrivals import Arrivals
 from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
@@ -128,6 +129,7 @@ class Daemon:
         self._log = log
         self._die = die
         self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms, self._wake)
+        self._arrivals = Arrivals()
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
@@ -174,12 +176,14 @@ class Daemon:
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
         async with trio.open_nursery() as connections:
             self._writers = Tasks(connections, self._wake)
+            connections.start_soon(self._arrivals.serve)
             connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
             self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
             code = await self._first_end()
             # From here on only the disk can make us wait, in threads that can't be cancelled.
             last_patience.start()
             connections.cancel_scope.cancel()
+        self._arrivals.close()
         return code
 
     async def _count_signals(self, signals: AsyncIterator[int]) -> None:
@@ -192,7 +196,7 @@ class Daemon:
     async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
         daemon = self._config.daemon
         connection = Connection(
-            SocketStream.taken_from(stream),
+            SocketStream.taken_from(stream, self._arrivals),
             callers,
             self._exchange,
             self._held,

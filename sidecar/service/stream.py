@@ -2,15 +2,20 @@
 
 The hot path of a small answer is one `send` that the kernel takes whole; only
 what it doesn't take needs a task that waits. Reading waits first and receives
-then, because a client that waits for its answer has sent nothing yet.
+then, because a client that waits for its answer has sent nothing yet. Who waits
+for more than one piece shares that wait with all other connections.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Final, Protocol, Self
 
+import outcome
 import trio
+
+from sidecar.service.arrivals import Arrivals
 
 RECEIVE_BYTES_MAX: Final = 65_536
 
@@ -24,6 +29,11 @@ class Stream(Protocol):
 
     async def send_all(self, outgoing: bytes) -> None: ...
     async def receive_some(self, max_bytes: int) -> bytes | bytearray: ...
+
+    async def receive_each(self, take: Callable[[bytes], bool]) -> None:
+        """Gives what comes to `take`, and b"" at the end, until that returns False; what it raises is raised here."""
+        ...
+
     async def send_eof(self) -> None: ...
     async def aclose(self) -> None: ...
 
@@ -31,14 +41,15 @@ class Stream(Protocol):
 class SocketStream:
     """A connected stream socket of this process."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, arrivals: Arrivals) -> None:
         connected.setblocking(False)
         self._socket = connected
+        self._arrivals = arrivals
 
     @classmethod
-    def taken_from(cls, stream: trio.SocketStream) -> Self:
+    def taken_from(cls, stream: trio.SocketStream, arrivals: Arrivals) -> Self:
         """The same connection; the stream that held it is left empty-handed."""
-        return cls(socket.socket(fileno=stream.socket.detach()))
+        return cls(socket.socket(fileno=stream.socket.detach()), arrivals)
 
     def send_now(self, outgoing: bytes | memoryview) -> int:
         try:
@@ -59,12 +70,39 @@ class SocketStream:
     async def receive_some(self, max_bytes: int = RECEIVE_BYTES_MAX) -> bytes:
         while True:
             await trio.lowlevel.wait_readable(self._socket)
+            received = self._receive_now(max_bytes)
+            if received is not None:
+                return received
+
+    def _receive_now(self, max_bytes: int) -> bytes | None:
+        """None where nothing has come."""
+        try:
+            return self._socket.recv(max_bytes)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def receive_each(self, take: Callable[[bytes], bool]) -> None:
+        descriptor, task = self._socket.fileno(), trio.lowlevel.current_task()
+
+        def readable() -> None:
+            ended: outcome.Outcome[None] = outcome.Value(None)
             try:
-                return self._socket.recv(max_bytes)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError from error
+                received = self._receive_now(RECEIVE_BYTES_MAX)
+                if received is None or take(received):
+                    return
+            except Exception as fault:
+                ended = outcome.Error(fault)
+            self._arrivals.leave(descriptor)
+            trio.lowlevel.reschedule(task, ended)
+
+        def cancelled(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+            self._arrivals.leave(descriptor)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._arrivals.watch(descriptor, readable)
+        await trio.lowlevel.wait_task_rescheduled(cancelled)
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()

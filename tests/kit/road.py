@@ -25,6 +25,7 @@ from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.stream import RECEIVE_BYTES_MAX
 
 CONFIG = """
 [daemon]
@@ -137,6 +138,11 @@ class InMemory:
 
     def send_now(self, _: bytes) -> int:
         return 0
+
+    async def receive_each(self, take: Callable[[bytes], bool]) -> None:
+        while take(bytes(await self._stream.receive_some(RECEIVE_BYTES_MAX))):
+            pass
+        await trio.lowlevel.checkpoint()  # as with a socket, who listened goes on in a later turn
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -9,16 +9,24 @@ import pytest
 import trio
 import trio.testing
 
+from sidecar.service.arrivals import Arrivals
 from sidecar.service.stream import SocketStream
 
 Pair = tuple[SocketStream, socket.socket]
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def arrivals() -> Iterator[Arrivals]:
+    made = Arrivals()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair(arrivals: Arrivals) -> Iterator[Pair]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
-        yield SocketStream(ours), theirs
+        yield SocketStream(ours, arrivals), theirs
 
 
 async def test_small_things_are_taken_at_once_and_large_ones_in_part(pair: Pair) -> None:
@@ -92,13 +100,79 @@ async def test_closing_wakes_who_reads_and_can_be_done_twice(pair: Pair) -> None
         stream.send_now(b"answer")
 
 
-async def test_a_connection_taken_from_a_trio_stream_stays_open_when_that_one_is_closed(pair: Pair) -> None:
+async def test_a_connection_taken_from_a_trio_stream_stays_open_when_that_one_is_closed(arrivals: Arrivals) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         held = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        stream = SocketStream.taken_from(held)
+        stream = SocketStream.taken_from(held, arrivals)
         await held.aclose()
         assert stream.send_now(b"answer") == 6
         assert theirs.recv(100) == b"answer"
         await stream.aclose()
         assert theirs.recv(1) == b""
+
+
+other_pair = pair  # one more of the same
+
+
+async def test_idle_streams_share_one_wait_and_each_hears_what_is_its_own(
+    pair: Pair, other_pair: Pair, arrivals: Arrivals
+) -> None:
+    pairs = {"a": pair, "b": other_pair}
+    heard: dict[str, list[bytes]] = {"a": [], "b": []}
+
+    async def listen(name: str) -> None:
+        def take(received: bytes) -> bool:
+            heard[name].append(received)
+            return received not in (b"enough", b"")
+
+        await pairs[name][0].receive_each(take)
+        heard[name].append(b"(left)")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(arrivals.serve)
+        for name in pairs:
+            nursery.start_soon(listen, name)
+        for said in (b"one", b"two"):
+            for name, (_, end) in pairs.items():
+                end.sendall(name.encode() + said)
+            await trio.testing.wait_all_tasks_blocked()
+        pair[1].sendall(b"enough")
+        other_pair[1].close()
+        await trio.testing.wait_all_tasks_blocked()
+        pair[1].sendall(b"unheard")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert heard == {"a": [b"aone", b"atwo", b"enough", b"(left)"], "b": [b"bone", b"btwo", b"", b"(left)"]}
+
+
+async def test_what_a_listener_raises_is_raised_where_it_listens(pair: Pair, arrivals: Arrivals) -> None:
+    stream, theirs = pair
+
+    def take(_: bytes) -> bool:
+        raise ValueError("not this")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(arrivals.serve)
+        theirs.sendall(b"that")
+        with pytest.raises(ValueError, match="not this"):
+            await stream.receive_each(take)
+        theirs.sendall(b"more")
+        assert await stream.receive_some() == b"more", "nobody listens any more, so it is still there"
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_is_cancelled_while_it_listens_leaves_nothing_behind(pair: Pair, arrivals: Arrivals) -> None:
+    stream, theirs = pair
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(arrivals.serve)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await stream.receive_each(lambda _: True)
+        theirs.sendall(b"late")
+        assert await stream.receive_some() == b"late"
+        theirs.sendall(b"again")
+        heard: list[bytes] = []
+        await stream.receive_each(lambda received: bool(heard.append(received)))
+        assert heard == [b"again"]
+        nursery.cancel_scope.cancel()
