@@ -65,6 +65,10 @@ class _Dispatch(Struct):
     schema_id: Raw = Raw()
 
 
+class _Request(Struct):
+    request: Raw
+
+
 class _Ids(Struct):
     caller_runtime_id: Raw = Raw()
     request: Raw = Raw()
@@ -75,6 +79,7 @@ class _RequestIds(Struct):
 
 
 _invocations = msgspec.msgpack.Decoder(TransportInvocation)
+_requests = msgspec.msgpack.Decoder(_Request)
 _dispatches = msgspec.msgpack.Decoder(_Dispatch)
 _ids = msgspec.msgpack.Decoder(_Ids)
 _request_ids = msgspec.msgpack.Decoder(_RequestIds)
@@ -89,7 +94,7 @@ def parse(frame: bytes) -> Parsed:
         except msgspec.MsgspecError:
             return _second_way(frame)
         if canonical.encode(value) == frame and _ids_are_readable(value):
-            return _invocation(value, frame, sha256(frame).digest())
+            return _invocation(value, frame, frame)
     return _second_way(frame)
 
 
@@ -112,16 +117,17 @@ def _second_way(frame: bytes) -> Parsed:
         return _broken(frame, str(error))
     if not _ids_are_readable(value):
         return _broken(frame, "")
-    return _invocation(value, frame, sha256(canonical.encode(value)).digest())
+    return _invocation(value, frame, canonical.encode(value))
 
 
-def _invocation(value: TransportInvocation, frame: bytes, identity: bytes) -> Invocation:
-    request = canonical.encode(value.request)
+def _invocation(value: TransportInvocation, frame: bytes, encoded: bytes) -> Invocation:
+    """`encoded` is the canonical form, and what stands in it under a key is the canonical form of that."""
+    request = memoryview(_requests.decode(encoded).request)
     return Invocation(
         value=value,
         frame_bytes=len(frame),
-        request_bytes=len(request),
-        identity=identity,
+        request_bytes=request.nbytes,
+        identity=sha256(encoded).digest(),
         request_sha256=sha256(request).digest(),
     )
 

@@ -166,10 +166,10 @@ class Ledger:
     def _begin_in(self, slot: Slot, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int]) -> None:
         incarnation = end.incarnation + 1
         slot.number = end.segment + 1
-        self._room = Room(segment_bytes, slot, on_disk.BLOCK_BYTES)
+        self._room = Room(segment_bytes, slot, on_disk.BLOCK_BYTES, lambda: self._spare_maker.want(1))
         self._clock_unix_ms = clock_unix_ms
         self._writer = Writer(
-            self._files, self._directory, end, incarnation, segment_bytes, clock_unix_ms, on_landed=self._landed
+            self._files, self._directory, end, incarnation, segment_bytes, clock_unix_ms, on_landed=self._room.landed
         )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
         framed = on_disk.encode_record(RecordBody(opened=opened))
@@ -267,7 +267,7 @@ class Ledger:
         assert self._index.find(key) is None, "a request begins twice"
         framed = on_disk.encode_record(RecordBody(begin=record))
         try:
-            slot = self._placed(self._room.place_begin, framed)
+            slot = self._room.place_begin(len(framed))
         except NoRoom:
             why = "there is no room to settle one more request until a spare segment is ready"
             return Landing.failed(LedgerUnavailable(why))
@@ -292,11 +292,11 @@ class Ledger:
         assert recorded is not None, "a request completes that has not begun"
         assert recorded.completed is None, "a request completes twice"
         assert key not in self._on_the_way, "a request completes twice"
-        named = (record.begin_segment, record.begin_offset)
-        assert named == (recorded.begin.segment, recorded.begin.offset), "a completion names another begin"
+        assert record.begin_segment == recorded.begin.segment, "a completion names another begin"
+        assert record.begin_offset == recorded.begin.offset, "a completion names another begin"
         framed = on_disk.encode_record(RecordBody(completed=record))
         try:
-            slot = self._placed(partial(self._room.place_completion, live=key in self._live), framed)
+            slot = self._room.place_completion(len(framed), live=key in self._live)
         except NoRoom:
             return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
         self._live.discard(key)
@@ -311,16 +311,6 @@ class Ledger:
         self._on_the_way.add(key)
         self._writer.append(append, alone=len(self._on_the_way) + len(self._live) == 1)
         return append
-
-    def _placed(self, place: Callable[[int], Slot], framed: bytes) -> Slot:
-        spares_before = len(self._room.spares)
-        slot = place(len(framed))
-        if used := spares_before - len(self._room.spares):
-            self._spare_maker.want(used)
-        return slot
-
-    def _landed(self, slot: Slot, end: int, framed_sizes: list[int]) -> None:
-        self._room.landed(slot, end, framed_sizes)
 
     def _spare_made(self, spare: Slot) -> None:
         def ready() -> None:

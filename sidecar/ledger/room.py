@@ -15,6 +15,7 @@ when a batch has landed, its real end takes the place of the estimate.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -40,18 +41,26 @@ class NoRoom(Exception):
 class Room:
     """The plan of what is still to be written. All sizes are in bytes."""
 
-    def __init__(self, segment_bytes: int, current: Slot, current_end: int) -> None:
+    def __init__(
+        self,
+        segment_bytes: int,
+        current: Slot,
+        current_end: int,
+        on_spare_used: Callable[[], None] = lambda: None,
+    ) -> None:
         self._segment_bytes = segment_bytes
+        self._a_spare_settles = _settled_by_a_spare(segment_bytes)
         self.current = current
         self._landed_end = current_end
         self._pending_bytes = 0
+        self._on_spare_used = on_spare_used
         self.spares: deque[Slot] = deque()
         self.live = 0
 
     def settlements(self) -> int:
         """How many settlements fit into what is there."""
-        here = (self._segment_bytes - self._planned_end()) // SETTLE_BYTES
-        return here + len(self.spares) * self._a_spare_settles()
+        here = (self._segment_bytes - self._landed_end - self._pending_bytes) // SETTLE_BYTES
+        return here + len(self.spares) * self._a_spare_settles
 
     def place_begin(self, framed_bytes: int) -> Slot:
         """The segment for a begin record; from now on one more request is live. Raises NoRoom."""
@@ -85,32 +94,27 @@ class Room:
             self._landed_end = end
             self._pending_bytes -= sum(map(_alone, framed_sizes))
 
-    def _planned_end(self) -> int:
-        return self._landed_end + self._pending_bytes
-
-    def _a_spare_settles(self) -> int:
-        return (self._segment_bytes - BLOCK_BYTES) // SETTLE_BYTES
-
     def _leaves_room(self, size: int) -> bool:
         return size <= SETTLE_BYTES or self._settlements_after(size) >= self.live
 
     def _settlements_after(self, size: int) -> int:
         """How many settlements would still fit if a record of this size were placed; -1 if it can't be."""
-        left = self._segment_bytes - self._planned_end() - size
+        left = self._segment_bytes - self._landed_end - self._pending_bytes - size
         if left >= 0:
-            return left // SETTLE_BYTES + len(self.spares) * self._a_spare_settles()
+            return left // SETTLE_BYTES + len(self.spares) * self._a_spare_settles
         if not self.spares or BLOCK_BYTES + size > self._segment_bytes:
             return -1
         there = (self._segment_bytes - BLOCK_BYTES - size) // SETTLE_BYTES
-        return there + (len(self.spares) - 1) * self._a_spare_settles()
+        return there + (len(self.spares) - 1) * self._a_spare_settles
 
     def _place(self, size: int) -> Slot:
-        if self._planned_end() + size > self._segment_bytes:
+        if self._landed_end + self._pending_bytes + size > self._segment_bytes:
             if not self.spares:
                 raise NoRoom
             spare = self.spares.popleft()
             spare.number = self.current.number + 1
             self.current, self._landed_end, self._pending_bytes = spare, BLOCK_BYTES, 0
+            self._on_spare_used()
         self._pending_bytes += size
         return self.current
 
@@ -122,5 +126,8 @@ def _alone(framed_bytes: int) -> int:
 
 def spares_wanted(requests_in_flight_max: int, segment_bytes: int) -> int:
     """How many spare segments keep room to settle everything that may run, and one to go on in."""
-    a_spare_settles = (segment_bytes - BLOCK_BYTES) // SETTLE_BYTES
-    return 1 + -(-requests_in_flight_max // a_spare_settles)
+    return 1 + -(-requests_in_flight_max // _settled_by_a_spare(segment_bytes))
+
+
+def _settled_by_a_spare(segment_bytes: int) -> int:
+    return (segment_bytes - BLOCK_BYTES) // SETTLE_BYTES

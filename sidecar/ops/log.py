@@ -185,6 +185,8 @@ def _json(value: object) -> object:
 def _text(value: object) -> str:
     if type(value) is int:
         return str(value)
+    if type(value) is str and len(value) <= _VALUE_CHARACTERS_MAX and _plain(value):
+        return value
     text = _cut(value)
     return text if _plain(text) else _dumped(text) if text else '""'
 

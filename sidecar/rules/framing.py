@@ -8,10 +8,14 @@ next is looked at. Source: CONTRACT section 1.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 PREFIX_BYTES: Final = 4
 FRAME_BYTES_LIMIT: Final = 2**24 - 1  # so the first byte of every frame is zero
+
+
+_PREFIX: Final = struct.Struct(">I")
 
 
 class FrameSize(ValueError):
@@ -46,25 +50,25 @@ class FrameSplitter:
             self._wanted = self._declared()
         return self._wanted
 
-    @property
-    def whole(self) -> bool:
-        """Whether `next_frame` has one to give; may raise FrameSize."""
+    def whole_bytes(self) -> int | None:
+        """The length of the frame that `next_frame` has to give; None while there is none; may raise FrameSize."""
         wanted = self.wanted_bytes()
-        return wanted is not None and len(self._buffer) >= PREFIX_BYTES + wanted
+        return wanted if wanted is not None and len(self._buffer) >= PREFIX_BYTES + wanted else None
 
     def next_frame(self) -> bytes | None:
-        if not self.whole:
+        wanted = self.whole_bytes()
+        if wanted is None:
             return None
-        assert self._wanted is not None
-        end = PREFIX_BYTES + self._wanted
-        with memoryview(self._buffer) as buffer:
-            frame = bytes(buffer[PREFIX_BYTES:end])
+        end = PREFIX_BYTES + wanted
+        frame = bytes(memoryview(self._buffer)[PREFIX_BYTES:end])
         del self._buffer[:end]
         self._wanted = None
         return frame
 
     def _declared(self) -> int | None:
         buffer = self._buffer
+        if len(buffer) >= PREFIX_BYTES and 0 < (length := _PREFIX.unpack_from(buffer)[0]) <= self._frame_bytes_max:
+            return int(length)
         if buffer[0] != 0:
             raise FrameSize(self._stray(buffer[0]))
         if len(buffer) < PREFIX_BYTES:

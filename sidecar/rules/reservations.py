@@ -54,13 +54,13 @@ class Reservations:
 
     def full(self, caller: str, connector: str) -> str | None:
         """Rule 12: whose slots are all in use, as a sentence; None when there is one for this request."""
-        for whose, name, used, limit in (
-            ("the caller ", caller, self._by_caller[caller], self._limits.callers[caller]),
-            ("the connector ", connector, self._by_connector[connector], self._limits.connectors[connector]),
-            ("the daemon", "", len(self._live), self._limits.daemon),
-        ):
-            if used >= limit:
-                return f"{whose}{name} has {used} of {limit} requests running"
+        limits = self._limits
+        if self._by_caller[caller] >= limits.callers[caller]:
+            return _full(f"the caller {caller}", self._by_caller[caller], limits.callers[caller])
+        if self._by_connector[connector] >= limits.connectors[connector]:
+            return _full(f"the connector {connector}", self._by_connector[connector], limits.connectors[connector])
+        if len(self._live) >= limits.daemon:
+            return _full("the daemon", len(self._live), limits.daemon)
         return None
 
     def over_ceiling(self, caller: str, now_unix_ms: int, amount_micro_usd: int) -> str | None:
@@ -102,3 +102,7 @@ class Reservations:
         del self._live[live.caller, live.request_id]
         self._by_caller[live.caller] -= 1
         self._by_connector[live.connector] -= 1
+
+
+def _full(whose: str, used: int, limit: int) -> str:
+    return f"{whose} has {used} of {limit} requests running"

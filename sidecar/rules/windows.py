@@ -12,23 +12,20 @@ from __future__ import annotations
 from collections import defaultdict
 
 
-def window_start_unix_ms(now_unix_ms: int, window_seconds: int) -> int:
-    """The first millisecond of the window that holds `now`."""
-    return now_unix_ms - now_unix_ms % (window_seconds * 1000)
-
-
 class Account:
     """The spend of one caller, by window; amounts in micro-USD."""
 
     def __init__(self, window_seconds: int, ceiling_micro_usd: int) -> None:
         assert window_seconds > 0
         self.window_seconds = window_seconds
+        self._window_ms = window_seconds * 1000
         self.ceiling_micro_usd = ceiling_micro_usd
         self._spent: defaultdict[int, int] = defaultdict(int)
         self._reserved: defaultdict[int, int] = defaultdict(int)
 
     def window_start(self, now_unix_ms: int) -> int:
-        return window_start_unix_ms(now_unix_ms, self.window_seconds)
+        """The first millisecond of the window that holds `now`."""
+        return now_unix_ms - now_unix_ms % self._window_ms
 
     def spent(self, window_start_unix_ms: int) -> int:
         """What requests admitted in this window have been charged."""

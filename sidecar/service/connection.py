@@ -144,10 +144,8 @@ class Connection:
 
     def _whole_frame(self) -> bytes | None:
         """The next frame if it is whole and may be held, its bytes taken from what may be held."""
-        wanted = self._splitter.wanted_bytes()
-        if wanted is not None and self._splitter.whole and self._held.take_whole(wanted):
-            return self._splitter.next_frame()
-        return None
+        wanted = self._splitter.whole_bytes()
+        return self._splitter.next_frame() if wanted is not None and self._held.take_whole(wanted) else None
 
     async def _rest_of_frame(self, deadline: float) -> bytes | None:
         splitter = self._splitter
@@ -159,7 +157,7 @@ class Connection:
         deadline += trio.current_time() - paused_at  # time in which we don't read is not counted
         frame = None
         try:
-            while not splitter.whole:
+            while splitter.whole_bytes() is None:
                 if not await self._receive_before(deadline):
                     return None
             frame = splitter.next_frame()

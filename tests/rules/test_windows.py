@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.rules.reservations import Limits, Live, Reservations
-from sidecar.rules.windows import Account, window_start_unix_ms
+from sidecar.rules.windows import Account
 
 DAY = 86_400
 
@@ -33,8 +33,8 @@ def reservations(ceiling: int = 100, daemon: int = 100, caller: int = 100, conne
 def test_b1_windows_are_aligned_to_the_epoch_whatever_the_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "TZ", "Asia/Tokyo")
     time.tzset()
-    assert window_start_unix_ms(86_399_999, DAY) == 0
-    assert window_start_unix_ms(86_400_000, DAY) == 86_400_000
+    assert Account(DAY, 0).window_start(86_399_999) == 0
+    assert Account(DAY, 0).window_start(86_400_000) == 86_400_000
     monkeypatch.undo()
     time.tzset()
 
@@ -106,10 +106,10 @@ def test_a_charge_above_the_ceiling_stands_and_closes_the_window() -> None:
 
 @given(st.integers(0, 2**64), st.integers(1, 10**9))
 def test_every_instant_lies_in_one_window(now_unix_ms: int, window_seconds: int) -> None:
-    start = window_start_unix_ms(now_unix_ms, window_seconds)
+    start = Account(window_seconds, 0).window_start(now_unix_ms)
     assert start % (window_seconds * 1000) == 0
     assert start <= now_unix_ms < start + window_seconds * 1000
-    assert window_start_unix_ms(start, window_seconds) == start
+    assert Account(window_seconds, 0).window_start(start) == start
 
 
 REQUESTS = st.lists(
@@ -138,7 +138,7 @@ def test_b4_totals_read_from_the_records_equal_the_live_ones_whatever_the_order_
         assert sum(map(account.reserved, starts)) == sum(amount for _, amount, charge in requests if charge is None)
     if window_seconds == DAY:
         for admitted_at, _, _ in requests:
-            start = window_start_unix_ms(admitted_at, DAY)
+            start = Account(DAY, 0).window_start(admitted_at)
             assert lived.spent(start) == replayed.spent(start)
             assert lived.reserved(start) == replayed.reserved(start)
 
