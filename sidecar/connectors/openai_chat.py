@@ -68,6 +68,9 @@ class OpenAIChat:
     def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
         return openai_chat_lower.lower(request, upstream, self._dialect)
 
+    def at_once(self, lowered: Lowered, answer: Answer) -> bool:
+        return False
+
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
         lift = Lift(answer, self._clean, upstream=lowered.upstream, document_bytes_max=self._document_bytes_max)
         try:

@@ -4,7 +4,8 @@ A connector has three parts. `lower` is pure: one request in, what will be
 sent out, or `Rejected` for what its provider can't take, known without sending
 a byte. `exchange` carries what was lowered to the provider exactly once and
 writes what comes back into an `Answer`, under a deadline that its caller sets
-by cancelling it. What lifts provider bytes into the Answer is pure too, and
+by cancelling it; where there is nothing to wait for, `at_once` does it without
+a task. What lifts provider bytes into the Answer is pure too, and
 lives in each connector's own file.
 
 The outcome stands from the moment the provider's terminal event is read:
@@ -193,6 +194,10 @@ class Connector(Protocol):
 
     def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
         """Pure. Raises Rejected for what this provider can't take. States of other providers are gone already."""
+        ...
+
+    def at_once(self, lowered: Lowered, answer: Answer) -> bool:
+        """Answers as `exchange` does if that takes no wait at all; if not, False, and nothing has happened."""
         ...
 
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:

@@ -39,7 +39,18 @@ _PLAIN_VALUES: Final[dict[str, Any]] = {
 }
 
 
-_ECHO: Final = Rule()
+class _Prepared:
+    """A rule, where it stands, and what can be told before it is asked."""
+
+    __slots__ = ("at", "echoes", "rule", "waits", "words")
+
+    def __init__(self, at: int, rule: Rule) -> None:
+        self.at = at
+        self.rule = rule
+        self.words = _words_of(rule)
+        self.echoes = rule.deltas is None and not rule.calls and not rule.fail and not rule.hang
+        many = rule.repeat * len(rule.deltas or ()) >= _DELTAS_PER_CHECKPOINT
+        self.waits = bool(rule.delay_ms or rule.delta_delay_ms or rule.hang or many)
 
 
 class _Asked(Struct, frozen=True):
@@ -56,7 +67,7 @@ class Scripted:
 
     def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
         self._rules = rules
-        self._words = tuple(map(_words_of, rules))
+        self._prepared = tuple(_Prepared(at, rule) for at, rule in enumerate(rules))
         self._answered: Counter[int] = Counter()
 
     def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
@@ -75,22 +86,29 @@ class Scripted:
             call_ids=frozenset([item.tool_call.call_id for item in kept if item.tool_call]),
         )
 
+    def at_once(self, lowered: Lowered, answer: Answer) -> bool:
+        chosen = self._chosen_for(lowered.body)
+        if chosen.waits:
+            return False
+        rule = self._take(chosen, answer)
+        said, cut = self._say_first(chosen, lowered, answer)
+        for _ in range(rule.repeat):
+            for delta in rule.deltas or ():
+                answer.text(delta)
+        self._say_last(rule, lowered, answer)
+        self._end(rule, lowered, answer, said=said, cut=cut)
+        return True
+
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
-        rule, said = self._rule_for(lowered.body)
-        answer.sent = not rule.nothing_sent
-        if rule.delay_ms:
-            await trio.sleep(rule.delay_ms / 1000)
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        for thought in rule.reasoning:
-            answer.reasoning_state(_state(lowered.upstream, thought))
-        cut = False
-        if rule.deltas is None and not rule.calls and not rule.fail and not rule.hang:
-            said, cut = _echo(lowered, answer)
-        else:
-            await self._speak(rule, answer)
-        for call in rule.calls:
-            answer.tool_call(call.id or _fresh_call_id(lowered, answer), call.name, call.arguments)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.at_once(lowered, answer):
+            return
+        chosen = self._chosen_for(lowered.body)
+        rule = self._take(chosen, answer)
+        await trio.sleep(rule.delay_ms / 1000)
+        said, cut = self._say_first(chosen, lowered, answer)
+        await self._speak(rule, answer)
+        self._say_last(rule, lowered, answer)
         if rule.hang:
             await trio.sleep_forever()
         self._end(rule, lowered, answer, said=said, cut=cut)
@@ -107,15 +125,28 @@ class Scripted:
                 if rule.times is None:
                     return
 
-    def _rule_for(self, asked: _Asked) -> tuple[Rule, int]:
-        """The rule, and how many words it says."""
-        for at, rule in enumerate(self._rules):
-            if rule.reject is None and rule.matches(asked.model, asked.last_text, asked.last_tool):
-                if rule.times is not None and self._answered[at] >= rule.times:
-                    continue
-                self._answered[at] += 1
-                return rule, self._words[at]
-        return _ECHO, 0
+    def _chosen_for(self, asked: _Asked) -> _Prepared:
+        for prepared in self._prepared:
+            rule = prepared.rule
+            used_up = rule.times is not None and self._answered[prepared.at] >= rule.times
+            if rule.reject is None and not used_up and rule.matches(asked.model, asked.last_text, asked.last_tool):
+                return prepared
+        return _ECHO
+
+    def _take(self, chosen: _Prepared, answer: Answer) -> Rule:
+        self._answered[chosen.at] += 1
+        answer.sent = not chosen.rule.nothing_sent
+        return chosen.rule
+
+    def _say_first(self, chosen: _Prepared, lowered: Lowered, answer: Answer) -> tuple[int, bool]:
+        """How many words are said in all, and whether the request's own output bound cut them."""
+        for thought in chosen.rule.reasoning:
+            answer.reasoning_state(_state(lowered.upstream, thought))
+        return _echo(lowered, answer) if chosen.echoes else (chosen.words, False)
+
+    def _say_last(self, rule: Rule, lowered: Lowered, answer: Answer) -> None:
+        for call in rule.calls:
+            answer.tool_call(call.id or _fresh_call_id(lowered, answer), call.name, call.arguments)
 
     async def _speak(self, rule: Rule, answer: Answer) -> None:
         spoken = 0
@@ -158,7 +189,7 @@ def _asked(request: ProviderRequest) -> _Asked:
 
 
 def _echo(lowered: Lowered, answer: Answer) -> tuple[int, bool]:
-    """The answer without a script: how many words it says, and whether the request's own output bound cut it."""
+    """What is said without a script: how many words it says, and whether the request's own output bound cut it."""
     request, asked = lowered.request, lowered.body
     if request.tool_choice == "required":
         tool = request.tools[0]
@@ -242,3 +273,6 @@ def _is_usable(item: InputItem, upstream: str) -> bool:
         and (state["k"], state["m"], state["v"]) == (_STATE_KIND, upstream, 1)
         and isinstance(state["t"], str)
     )
+
+
+_ECHO: Final = _Prepared(-1, Rule())

@@ -1,32 +1,23 @@
-"""One exchange: the road from a read frame to an answer. Only this module knows its order.
-
-Three promises: no spend without a begin on disk; no answer without a complete
-on disk; every begin meets at most one complete.
+"""One exchange: what is decided about a read frame. Only this module knows the order of the rules.
 
 `decide` is rules 1 to 13 in the contract's order and awaits nothing, so that a
-replay look-up, a slot and a reservation are one decision. `carry` is what
-follows for an admitted request: begin (durable), the connector under the
-deadline, complete (durable), answer. Only the connector is asked in a task;
-what comes before and after it is called when its record has landed, which
-nothing cancels. Source: CONTRACT sections 3 to 6.
+replay look-up, a slot and a reservation are one decision. What follows for an
+admitted request is `sidecar.service.carrier`. Source: CONTRACT section 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import trio
 from msgspec import Struct
 
 from sidecar.config.values import Caller, Config, Model
-from sidecar.connectors.promise import Answer, Connector, Lowered, Rejected, ResponseTooLarge
+from sidecar.connectors.promise import Connector, Lowered, Rejected
 from sidecar.contract import canonical
 from sidecar.contract.frames import BrokenInvocation, Invocation
 from sidecar.contract.values import (
-    STORED_AS_IS,
     BeginRecord,
-    CompletedRecord,
     PriceRow,
     ProviderRequest,
     Refusal,
@@ -34,16 +25,14 @@ from sidecar.contract.values import (
 )
 from sidecar.ledger.face import LedgerFace, Recorded
 from sidecar.ledger.faults import LedgerUnavailable
-from sidecar.ledger.landing import Landed, Place
 from sidecar.ops.log import Log
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 from sidecar.rules.reservations import Live, Reservations
-from sidecar.service import settlement
+from sidecar.service.carrier import Carrier
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.refusal_lines import RefusalLines
-from sidecar.service.settlement import Settled
 from sidecar.service.tasks import Start
 
 
@@ -89,9 +78,7 @@ class Exchange:
         self._log = log
         self._refusals = RefusalLines(log, clock_unix_ms)
         self._clock_unix_ms = clock_unix_ms
-        self._on_end = on_end
-        self._scopes: set[trio.CancelScope] = set()
-        self._stopped: str | None = None
+        self._carrier = Carrier(config, connectors, ledger, reservations, log, clock_unix_ms, on_end)
         self.draining = False
 
     # --- rules 1 to 13 and the reservation: one decision, nothing awaited -------------------------------------
@@ -210,7 +197,7 @@ class Exchange:
         left_seconds = min((asked.expires_at_unix_ms - now_unix_ms) / 1000, connector.time_limit_seconds)
         return Admitted(live=live, begin=begin, lowered=lowered, deadline=trio.current_time() + left_seconds)
 
-    # --- step 14 and after: begin, ask, complete, answer; each step starts the next one -----------------------
+    # --- step 14 and after ------------------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
@@ -218,107 +205,9 @@ class Exchange:
         return len(self._reservations)
 
     def carry(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None]) -> None:
-        """Queues the begin. `answer` is called once, with the frame (without prefix) of an end that is on disk, or
-        of a transport error. `start` starts the task that asks the connector."""
-        self._ledger.begin(admitted.begin).then(partial(self._begun, admitted, start, answer))
+        self._carrier.carry(admitted, start, answer)
 
-    def _begun(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None], landed: Landed) -> None:
-        if isinstance(landed, LedgerUnavailable):
-            self._reservations.release(admitted.live)
-            self._unavailable(admitted.live, answer, landed)
-        else:
-            start(partial(self._ask_and_record, admitted, landed, answer))
-
-    async def _ask_and_record(self, admitted: Admitted, place: Place, answer: Callable[[bytes], None]) -> None:
-        begin, connector = admitted.begin, self._config.connectors[admitted.live.connector]
-        first_event_at: list[int] = []
-        asked = Answer(
-            admitted.lowered.call_ids,
-            connector.response_bytes_max,
-            on_first=lambda: first_event_at.append(self._clock_unix_ms()),
-        )
-        try:
-            await self._ask(admitted, asked)
-        except LedgerUnavailable as fault:
-            self._lost(admitted, answer, fault)
-            return
-        assert asked.ended is not None
-        settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), connector.usage)
-        record = self._fitting_record(begin, settled, place, first_event_at[0] if first_event_at else None)
-        self._ledger.complete(begin, record).then(partial(self._completed, admitted, record, answer))
-
-    def _completed(
-        self, admitted: Admitted, record: CompletedRecord, answer: Callable[[bytes], None], landed: Landed
-    ) -> None:
-        if isinstance(landed, LedgerUnavailable):
-            self._lost(admitted, answer, landed)
-            return
-        self._reservations.settle(admitted.live, record.charge_micro_usd)
-        answer(record.response[len(STORED_AS_IS) :])
-        self._log_end(admitted.begin, record)
-        self._on_end()
-
-    def _lost(self, admitted: Admitted, answer: Callable[[bytes], None], fault: LedgerUnavailable) -> None:
-        """It began, and its end can't be recorded: its reservation stays."""
-        self._reservations.strand(admitted.live)
-        self._unavailable(admitted.live, answer, fault)
-
-    async def _ask(self, admitted: Admitted, answer: Answer) -> None:
-        """The connector under the deadline; the answer has ended when this returns. Raises LedgerUnavailable."""
-        connector = self._connectors[admitted.live.connector]
-        if self._ledger.poisoned:
-            raise LedgerUnavailable(self._ledger.poisoned)
-        if self._stopped:
-            answer.fail("unavailable", self._stopped)
-        elif trio.current_time() >= admitted.deadline:
-            answer.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
-        else:
-            scope = trio.CancelScope(deadline=admitted.deadline)
-            self._scopes.add(scope)
-            try:
-                with scope:
-                    await connector.exchange(admitted.lowered, answer)
-            except ResponseTooLarge:
-                assert answer.ended is not None
-            except Exception as bug:
-                # A connector's bug must not take the daemon, or this request's slot and record, with it; also one that
-                # comes in a group with the cancellation, which the scope takes out.
-                self._log.error("connector_bug", connector=admitted.live.connector, error=bug)
-                answer.fail("provider", f"the connector broke: {type(bug).__name__}")
-            finally:
-                self._scopes.remove(scope)
-            if self._ledger.poisoned:
-                raise LedgerUnavailable(self._ledger.poisoned)
-            if scope.cancelled_caught and self._stopped:
-                answer.fail("unavailable", self._stopped)
-            elif scope.cancelled_caught:
-                answer.fail("timeout", "the deadline passed before the provider had ended")
-            answer.fail("provider", "the connector returned without an end")  # ignored where there is one
-
-    def _fitting_record(
-        self, begin: BeginRecord, settled: Settled, place: Place, first_event_at_unix_ms: int | None
-    ) -> CompletedRecord:
-        """The record with the whole answer, or with `result_size` where a bound or the ledger's room is too small."""
-        frame_bytes_max = self._config.daemon.frame_bytes_max
-
-        def made(settled: Settled) -> CompletedRecord:
-            return settlement.completed_record(
-                settled,
-                settlement.result_frame(begin, settled),
-                begin_segment=place.segment,
-                begin_offset=place.offset,
-                completed_at_unix_ms=self._clock_unix_ms(),
-                first_event_at_unix_ms=first_event_at_unix_ms,
-            )
-
-        record = made(settled)
-        if len(record.response) - len(STORED_AS_IS) > frame_bytes_max:
-            return made(settlement.too_large(begin, settled, f"the result's frame is over {frame_bytes_max} bytes"))
-        if not self._ledger.room_for(record):
-            return made(settlement.too_large(begin, settled, "the ledger has no room for the whole answer"))
-        return record
-
-    # --- replay, stopping, and what is said about it ----------------------------------------------------------
+    # --- replay and stopping ----------------------------------------------------------------------------------
 
     async def replay(self, replay: Replay) -> bytes:
         """The recorded frame, byte for byte, read back from disk."""
@@ -330,29 +219,8 @@ class Exchange:
 
     def stop(self, why: str) -> None:
         """Every running upstream call is dropped now; what is admitted later ends the same way."""
-        self._stopped = why
         self._refusals.settle()
-        for scope in self._scopes:
-            scope.cancel()
-
-    def _unavailable(self, live: Live, answer: Callable[[bytes], None], fault: LedgerUnavailable) -> None:
-        # What lasts (a failed ledger, pressure) has a line of its own, once; room until the next spare comes by itself.
-        self._log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
-        answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
-        self._on_end()
-
-    def _log_end(self, begin: BeginRecord, record: CompletedRecord) -> None:
-        tell = self._log.warning if "over_run" in record.notes else self._log.info
-        tell(
-            "completed",
-            caller=begin.caller_runtime_id,
-            request=begin.request_id,
-            model=begin.model,
-            outcome=record.outcome,
-            charge_micro_usd=record.charge_micro_usd,
-            reserved_micro_usd=begin.reservation_micro_usd,
-            notes=",".join(record.notes),
-        )
+        self._carrier.stop(why)
 
 
 def _ids(frame: Invocation | BrokenInvocation) -> tuple[str, str]:

@@ -119,6 +119,9 @@ class HeldConnector:
     def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
         return self._scripted.lower(request, upstream)
 
+    def at_once(self, lowered: Lowered, answer: Answer) -> bool:
+        return False
+
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
         self.asked.append(lowered)
         answer.sent = True

@@ -1,0 +1,222 @@
+"""From an admitted request to its answer: begin, ask, complete, answer. Only this module knows that order.
+
+Three promises: no spend without a begin on disk; no answer without a complete
+on disk; every begin meets at most one complete.
+
+Each step starts the next one when its record has landed, which nothing
+cancels. Only a connector that must wait is asked in a task, under the
+request's deadline. Source: CONTRACT sections 4 to 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from sidecar.config.values import Config
+from sidecar.connectors.promise import Answer, Connector, ResponseTooLarge
+from sidecar.contract.values import STORED_AS_IS, CompletedRecord
+from sidecar.ledger.face import LedgerFace
+from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.landing import Landed, Place
+from sidecar.ops.log import Log
+from sidecar.rules.reservations import Live, Reservations
+from sidecar.service import settlement
+from sidecar.service.decision import Admitted
+from sidecar.service.errors import error_frame
+from sidecar.service.settlement import Settled
+from sidecar.service.tasks import Start
+
+Tell = Callable[[bytes], None]
+
+
+class Carrier:
+    """Carries every admitted request of one daemon."""
+
+    def __init__(
+        self,
+        config: Config,
+        connectors: Mapping[str, Connector],
+        ledger: LedgerFace,
+        reservations: Reservations,
+        log: Log,
+        clock_unix_ms: Callable[[], int],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.connectors = connectors
+        self.ledger = ledger
+        self.reservations = reservations
+        self.log = log
+        self.clock_unix_ms = clock_unix_ms
+        self.on_end = on_end
+        self.scopes: set[trio.CancelScope] = set()  # of the connectors that are waited for
+        self.stopped: str | None = None
+
+    def carry(self, admitted: Admitted, start: Start, answer: Tell) -> None:
+        """Queues the begin. `answer` is called once, with the frame (without prefix) of an end that is on disk, or
+        of a transport error. `start` starts the task that waits for a connector."""
+        carried = _Carried(self, admitted, start, answer)
+        self.ledger.begin(admitted.begin).then(carried.begun)
+
+    def stop(self, why: str) -> None:
+        """Every running upstream call is dropped now; what is admitted later ends the same way."""
+        self.stopped = why
+        for scope in self.scopes:
+            scope.cancel()
+
+    def unavailable(self, live: Live, answer: Tell, fault: LedgerUnavailable) -> None:
+        # What lasts (a failed ledger, pressure) has a line of its own, once; room until the next spare comes by itself.
+        self.log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
+        answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
+        self.on_end()
+
+
+class _Carried:
+    """One request on its way."""
+
+    __slots__ = ("_admitted", "_answer", "_asked", "_carrier", "_first_event_at_unix_ms", "_place", "_record", "_start")
+
+    _place: Place  # of the begin
+    _asked: Answer
+    _record: CompletedRecord
+
+    def __init__(self, carrier: Carrier, admitted: Admitted, start: Start, answer: Tell) -> None:
+        self._carrier = carrier
+        self._admitted = admitted
+        self._start = start
+        self._answer = answer
+        self._first_event_at_unix_ms: int | None = None
+
+    def begun(self, landed: Landed) -> None:
+        if isinstance(landed, LedgerUnavailable):
+            self._carrier.reservations.release(self._admitted.live)
+            self._carrier.unavailable(self._admitted.live, self._answer, landed)
+            return
+        self._place = landed
+        kept = self._carrier.config.connectors[self._admitted.live.connector]
+        self._asked = Answer(self._admitted.lowered.call_ids, kept.response_bytes_max, on_first=self._first_event)
+        if (why := self._carrier.ledger.poisoned) is not None:
+            self._lost(LedgerUnavailable(why))
+        elif self._may_be_asked() and not self._answered_at_once():
+            self._start(self._wait)
+        else:
+            self._complete()
+
+    def _first_event(self) -> None:
+        self._first_event_at_unix_ms = self._carrier.clock_unix_ms()
+
+    # --- the connector ----------------------------------------------------------------------------------------
+
+    def _may_be_asked(self) -> bool:
+        """If not, the answer has failed, and nothing was sent."""
+        if self._carrier.stopped:
+            self._asked.fail("unavailable", self._carrier.stopped)
+        elif trio.current_time() >= self._admitted.deadline:
+            self._asked.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
+        return self._asked.ended is None
+
+    def _answered_at_once(self) -> bool:
+        connector = self._carrier.connectors[self._admitted.live.connector]
+        try:
+            return connector.at_once(self._admitted.lowered, self._asked)
+        except ResponseTooLarge:
+            return True
+        except Exception as bug:
+            self._broke(bug)
+            return True
+
+    async def _wait(self) -> None:
+        carrier, asked = self._carrier, self._asked
+        if carrier.ledger.poisoned is not None or not self._may_be_asked():  # since this task was started
+            self._complete()
+            return
+        scope = trio.CancelScope(deadline=self._admitted.deadline)
+        carrier.scopes.add(scope)
+        try:
+            with scope:
+                await carrier.connectors[self._admitted.live.connector].exchange(self._admitted.lowered, asked)
+        except ResponseTooLarge:
+            pass
+        except Exception as bug:  # also one that comes in a group with the cancellation, which the scope takes out
+            self._broke(bug)
+        finally:
+            carrier.scopes.remove(scope)
+        if scope.cancelled_caught and carrier.stopped:
+            asked.fail("unavailable", carrier.stopped)
+        elif scope.cancelled_caught:
+            asked.fail("timeout", "the deadline passed before the provider had ended")
+        self._complete()
+
+    def _broke(self, bug: Exception) -> None:
+        """A connector's bug must not take the daemon, or this request's slot and record, with it."""
+        self._carrier.log.error("connector_bug", connector=self._admitted.live.connector, error=bug)
+        self._asked.fail("provider", f"the connector broke: {type(bug).__name__}")
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _complete(self) -> None:
+        self._asked.fail("provider", "the connector returned without an end")  # ignored where there is one
+        carrier, begin, asked = self._carrier, self._admitted.begin, self._asked
+        if (why := carrier.ledger.poisoned) is not None:
+            self._lost(LedgerUnavailable(why))
+            return
+        assert asked.ended is not None
+        policy = carrier.config.connectors[self._admitted.live.connector].usage
+        settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), policy)
+        self._record = self._fitting_record(settled)
+        carrier.ledger.complete(begin, self._record).then(self._completed)
+
+    def _fitting_record(self, settled: Settled) -> CompletedRecord:
+        """With the whole answer, or with `result_size` where a bound or the ledger's room is too small."""
+        begin, frame_bytes_max = self._admitted.begin, self._carrier.config.daemon.frame_bytes_max
+        frame = settlement.result_frame(begin, settled)
+        if len(frame) > frame_bytes_max:
+            why = f"the result's frame is over {frame_bytes_max} bytes"
+        else:
+            record = self._record_of(settled, frame)
+            if self._carrier.ledger.room_for(record):
+                return record
+            why = "the ledger has no room for the whole answer"
+        settled = settlement.too_large(begin, settled, why)
+        return self._record_of(settled, settlement.result_frame(begin, settled))
+
+    def _record_of(self, settled: Settled, frame: bytes) -> CompletedRecord:
+        return settlement.completed_record(
+            settled,
+            frame,
+            begin_segment=self._place.segment,
+            begin_offset=self._place.offset,
+            completed_at_unix_ms=self._carrier.clock_unix_ms(),
+            first_event_at_unix_ms=self._first_event_at_unix_ms,
+        )
+
+    def _completed(self, landed: Landed) -> None:
+        if isinstance(landed, LedgerUnavailable):
+            self._lost(landed)
+            return
+        carrier, record = self._carrier, self._record
+        carrier.reservations.settle(self._admitted.live, record.charge_micro_usd)
+        self._answer(record.response[len(STORED_AS_IS) :])
+        self._log_end()
+        carrier.on_end()
+
+    def _lost(self, fault: LedgerUnavailable) -> None:
+        """It began, and its end can't be recorded: its reservation stays."""
+        self._carrier.reservations.strand(self._admitted.live)
+        self._carrier.unavailable(self._admitted.live, self._answer, fault)
+
+    def _log_end(self) -> None:
+        begin, record, log = self._admitted.begin, self._record, self._carrier.log
+        tell = log.warning if "over_run" in record.notes else log.info
+        tell(
+            "completed",
+            caller=begin.caller_runtime_id,
+            request=begin.request_id,
+            model=begin.model,
+            outcome=record.outcome,
+            charge_micro_usd=record.charge_micro_usd,
+            reserved_micro_usd=begin.reservation_micro_usd,
+            notes=",".join(record.notes),
+        )
