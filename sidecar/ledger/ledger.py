@@ -209,7 +209,7 @@ class Ledger:
             framed = on_disk.encode_record(RecordBody(closed=ClosedRecord(closed_at_unix_ms=self._clock_unix_ms())))
             with suppress(LedgerUnavailable, NoRoom):  # the next open then finds no clean exit, which is the truth
                 closing = Append(framed, self._room.place_closed(len(framed)), lambda _: None)
-                self._writer.append(closing, alone=True)
+                self._writer.append(closing)
                 await closing
         self._writer.stop()
         for join in (self._writer.join, self._spare_maker.join):
@@ -309,7 +309,7 @@ class Ledger:
 
     def _append(self, key: bytes, append: Append) -> Landing:
         self._on_the_way.add(key)
-        self._writer.append(append, alone=len(self._on_the_way) + len(self._live) == 1)
+        self._writer.append(append)
         return append
 
     def _spare_made(self, spare: Slot) -> None:

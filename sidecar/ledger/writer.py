@@ -111,16 +111,13 @@ class Writer:
         self._asleep = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def append(self, append: Append, *, alone: bool) -> None:
-        """Queues it; it lands with its batch, or fails, and then nothing more is written. `alone`: no other is near."""
+    def append(self, append: Append) -> None:
+        """Queues it; it lands with its batch, or fails, and then nothing more is written."""
         if self.poisoned is not None:
             append.land(LedgerUnavailable(self.poisoned))
             return
         self._gathered.append(append)
-        if alone:
-            self._release()
-        else:
-            self._release_soon()
+        self._release_soon()
 
     @property
     def queued(self) -> int:

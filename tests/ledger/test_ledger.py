@@ -300,7 +300,7 @@ async def test_a_low_water_mark_is_read_at_open(open_ledger: OpenLedger) -> None
     async with ledger.running():
         framed = on_disk.encode_record(v.RecordBody(low_water=v.LowWaterRecord(expires_at_unix_ms=777)))
         append = Append(framed, ledger._room.place_closed(len(framed)), lambda _: None)
-        ledger._writer.append(append, alone=True)
+        ledger._writer.append(append)
         await append
     again = open_ledger()
     assert again.low_water_unix_ms == 777
