@@ -169,7 +169,9 @@ class Log:
             said = {key: _json(value) for key, value in values.items()}
             own = {"time": now, "level": level, "fact": fact}
             return _dumped({**own, **said, **own})
-        words = [fact, *[f"{key}={_text(value)}" for key, value in values.items()]]
+        words = [fact]
+        for key, value in values.items():
+            words.append(f"{key}={value if type(value) is int else _text(value)}")
         return f"<{_PRIORITIES[level]}>{' '.join(words)}" if self._form == "journal" else " ".join([now, level, *words])
 
 
@@ -183,8 +185,6 @@ def _json(value: object) -> object:
 
 
 def _text(value: object) -> str:
-    if type(value) is int:
-        return str(value)
     if type(value) is str and len(value) <= _VALUE_CHARACTERS_MAX and _plain(value):
         return value
     text = _cut(value)

@@ -18,14 +18,14 @@ def complaint(invocation: TransportInvocation) -> str | None:
 
 def _ids(invocation: TransportInvocation) -> str | None:
     request = invocation.request
-    for path, text in (
-        ("caller_runtime_id", invocation.caller_runtime_id),
-        ("request.request_id", request.request_id),
-        ("request.conversation_id", request.conversation_id),
-        ("request.model", request.model),
-    ):
-        if not is_id(text):
-            return _no_id(path)
+    if not is_id(invocation.caller_runtime_id):
+        return _no_id("caller_runtime_id")
+    if not is_id(request.request_id):
+        return _no_id("request.request_id")
+    if not is_id(request.conversation_id):
+        return _no_id("request.conversation_id")
+    if not is_id(request.model):
+        return _no_id("request.model")
     return None
 
 
@@ -34,13 +34,12 @@ def _no_id(path: str) -> str:
 
 
 def _amounts(invocation: TransportInvocation) -> str | None:
-    for path, amount in (
-        ("max_cost_micro_usd", invocation.max_cost_micro_usd),
-        ("expires_at_unix_ms", invocation.expires_at_unix_ms),
-        ("request.max_output_tokens", invocation.request.max_output_tokens),
-    ):
-        if amount == 0:
-            return f"{path}: zero"
+    if invocation.max_cost_micro_usd == 0:
+        return "max_cost_micro_usd: zero"
+    if invocation.expires_at_unix_ms == 0:
+        return "expires_at_unix_ms: zero"
+    if invocation.request.max_output_tokens == 0:
+        return "request.max_output_tokens: zero"
     if not any(invocation.native_request_sha256):
         return "native_request_sha256: all zero"
     return None
