@@ -22,7 +22,10 @@ _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 # Not every libc has the first; where it doesn't, the second takes 64-bit offsets.
 _libc_fallocate: Final = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
+_libc_sync_file_range: Final = getattr(_libc, "sync_file_range", None)
+_WRITTEN_BACK: Final = 0x1 | 0x2 | 0x4  # linux/fs.h: wait for what is under way, write the rest, wait for that
 _ZEROS: Final = bytes(1 << 20)
+_BITE_BYTES: Final = 1 << 18
 # linux/fs.h: _IOR('f', 1, long), _IOW('f', 2, long), FS_NOCOW_FL; as most machines number them.
 _GET_FLAGS: Final = (2 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 1
 _SET_FLAGS: Final = (1 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 2
@@ -35,6 +38,15 @@ def _fallocate(descriptor: int, mode: int, offset: int, length: int) -> int:
         return errno.ENOSYS
     failed = _libc_fallocate(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(length))
     return ctypes.get_errno() if failed else 0
+
+
+def _write_back(descriptor: int, offset: int, length: int) -> int:
+    """Returns when these bytes have left the page cache, which says nothing about a crash. The errno, or 0."""
+    if _libc_sync_file_range is None:
+        return 0
+    failed = _libc_sync_file_range(descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), _WRITTEN_BACK)
+    code = ctypes.get_errno() if failed else 0
+    return 0 if code == errno.ENOSYS else code
 
 
 class DiskFiles:
@@ -95,12 +107,17 @@ class DiskFiles:
 
     def write_zeros(self, descriptor: int, size: int) -> None:
         """Takes the room for all of them first, so that where there is too little, what there is stays for others:
-        under a quota a write in place still needs some."""
+        under a quota a write in place still needs some. Then bite by bite, each on disk before the next: written out
+        all at once they would hold up every sync on that disk meanwhile."""
         code = _fallocate(descriptor, 0, 0, size)
         if code in (errno.ENOSPC, errno.EDQUOT):
             raise OSError(code, os.strerror(code))
         for at in range(0, size, len(_ZEROS)):
             self.write(descriptor, [_ZEROS[: size - at]], at)
+            for bite in range(at, min(at + len(_ZEROS), size), _BITE_BYTES):
+                code = _write_back(descriptor, bite, _BITE_BYTES)
+                if code:
+                    raise OSError(code, os.strerror(code))
 
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
