@@ -39,6 +39,15 @@ class FrameSplitter:
     def feed(self, received: bytes | bytearray) -> None:
         self._buffer += received
 
+    def only_frame(self, received: bytes) -> bytes | None:
+        """The frame that these bytes are, if they are just one and none has begun; else None, and nothing is fed."""
+        if self._buffer or len(received) <= PREFIX_BYTES:
+            return None
+        wanted = len(received) - PREFIX_BYTES
+        if wanted > self._frame_bytes_max or _PREFIX.unpack_from(received)[0] != wanted:
+            return None
+        return received[PREFIX_BYTES:]
+
     @property
     def in_frame(self) -> bool:
         """Whether a frame has begun that is not whole yet or not taken yet."""

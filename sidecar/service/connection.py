@@ -132,6 +132,10 @@ class Connection:
         if not received:
             self._at_end = True
             return False
+        only = self._splitter.only_frame(received)
+        if only is not None and self._held.take_whole(len(only)):
+            self._take(only)
+            return self._may_read() and not self._broken
         self._splitter.feed(received)
         for _ in range(_FRAMES_PER_CHECKPOINT):
             frame = self._whole_frame()

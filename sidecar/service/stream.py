@@ -87,15 +87,16 @@ class SocketStream:
         descriptor, task = self._socket.fileno(), trio.lowlevel.current_task()
 
         def readable() -> None:
-            ended: outcome.Outcome[None] = outcome.Value(None)
             try:
                 received = self._receive_now(RECEIVE_BYTES_MAX)
                 if received is None or take(received):
                     return
             except Exception as fault:
-                ended = outcome.Error(fault)
-            self._arrivals.leave(descriptor)
-            trio.lowlevel.reschedule(task, ended)
+                self._arrivals.leave(descriptor)
+                trio.lowlevel.reschedule(task, outcome.Error(fault))
+            else:
+                self._arrivals.leave(descriptor)
+                trio.lowlevel.reschedule(task)
 
         def cancelled(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
             self._arrivals.leave(descriptor)

@@ -15,6 +15,10 @@ def split_into_frames(pieces: list[bytes]) -> list[bytes]:
     splitter = FrameSplitter(FRAME_BYTES_MAX)
     frames = []
     for piece in pieces:
+        only = splitter.only_frame(piece)
+        if only is not None:
+            frames.append(only)
+            continue
         splitter.feed(piece)
         while (frame := splitter.next_frame()) is not None:
             frames.append(frame)
@@ -28,6 +32,18 @@ def test_any_split_of_the_stream_gives_the_same_frames(frames: list[bytes], draw
     pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert split_into_frames(pieces) == frames
     assert split_into_frames([stream[at : at + 1] for at in range(len(stream))]) == frames
+
+
+def test_a_frame_that_comes_alone_and_whole_is_taken_as_it_is_and_nothing_else_is() -> None:
+    splitter = FrameSplitter(FRAME_BYTES_MAX)
+    assert splitter.only_frame(framed(b"whole")) == b"whole"
+    largest = bytes(FRAME_BYTES_MAX)
+    assert splitter.only_frame(framed(largest)) == largest
+    for other in (b"", bytes(3), bytes(4), framed(b"cut short")[:-1], framed(b"a") + b"\0", framed(largest + b"\0")):
+        assert splitter.only_frame(other) is None
+        assert not splitter.in_frame, "what is refused is not kept"
+    splitter.feed(framed(b"begun")[:5])
+    assert splitter.only_frame(framed(b"egun")) is None, "these bytes belong to the frame that has begun"
 
 
 @pytest.mark.parametrize(
