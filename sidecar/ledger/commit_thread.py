@@ -2,15 +2,16 @@
 
 A batch that is handed over and told of through the loop costs the loop more
 than a fast disk does: both threads want the interpreter at the same time, and
-each system call of one lets the other in. So while the disk is quick, whoever
-hands a batch over waits for it, up to `PATIENCE_SECONDS`, in which the thread
-has the interpreter to itself. A batch that takes longer is told of through the
-loop, and so are all that follow until one was quick again: a slow disk, or one
-that hangs, holds up the loop once and for no longer than that.
+each system call of one lets the other in. So whoever hands a batch over waits
+for it, up to `PATIENCE_SECONDS`, in which the thread has the interpreter to
+itself. A batch that takes longer is told of through the loop, and so are all
+that are handed over in the next `IMPATIENCE_SECONDS`: a slow disk, or one that
+hangs, takes at most a twentieth of the loop's time.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-PATIENCE_SECONDS: Final = 0.001
+PATIENCE_SECONDS: Final = 0.002
+IMPATIENCE_SECONDS: Final = 20 * PATIENCE_SECONDS
 
 Job = TypeVar("Job")
 Tell = Callable[[], None]
@@ -38,7 +40,7 @@ class CommitThread(Generic[Job]):
         self._thread = threading.Thread(target=self._run, name="ledger-commit", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._quick = True  # whether the last job was done within our patience
+        self._impatient_until = -math.inf
         # Under the lock: whether the loop's side waits now, and what it then finds.
         self._lock = threading.Lock()
         self._awaited = False
@@ -58,8 +60,8 @@ class CommitThread(Generic[Job]):
         self._thread.join()
 
     def hand_over(self, job: Job) -> None:
-        """Starts a job; where the last one was quick, this one may be done and told of when this returns."""
-        awaited = self._awaited = self._quick
+        """Starts a job; if it is quick, it has been done and told of when this returns."""
+        awaited = self._awaited = self._clock() >= self._impatient_until
         self._jobs.put(job)
         if not awaited:
             return
@@ -68,6 +70,7 @@ class CommitThread(Generic[Job]):
             done, self._done = self._done, None
             self._awaited = False
         if done is None:
+            self._impatient_until = self._clock() + IMPATIENCE_SECONDS
             return
         if not in_time:
             self._ready.acquire()  # it was done in the very moment in which we gave up
@@ -75,10 +78,7 @@ class CommitThread(Generic[Job]):
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            began_at = self._clock()
-            done = self._work(job)
-            self._quick = self._clock() - began_at <= PATIENCE_SECONDS
-            self._tell(done)
+            self._tell(self._work(job))
 
     def _tell(self, done: Tell) -> None:
         with self._lock:

@@ -27,6 +27,7 @@ from sidecar.service.decision import Admitted
 from sidecar.service.errors import error_frame
 from sidecar.service.settlement import Settled
 from sidecar.service.tasks import Start
+from sidecar.service.turn import Act
 
 Tell = Callable[[bytes], None]
 
@@ -43,6 +44,7 @@ class Carrier:
         log: Log,
         clock_unix_ms: Callable[[], int],
         on_end: Callable[[], None],
+        later: Callable[[Act], None],
     ) -> None:
         self.config = config
         self.connectors = connectors
@@ -51,6 +53,7 @@ class Carrier:
         self.log = log
         self.clock_unix_ms = clock_unix_ms
         self.on_end = on_end
+        self.later = later
         self.scopes: set[trio.CancelScope] = set()  # of the connectors that are waited for
         self.stopped: str | None = None
 
@@ -95,6 +98,9 @@ class _Carried:
             self._carrier.unavailable(self._admitted.live, self._answer, landed)
             return
         self._place = landed
+        self._carrier.later(self._ask)  # behind the answers that have landed with it
+
+    def _ask(self) -> None:
         kept = self._carrier.config.connectors[self._admitted.live.connector]
         self._asked = Answer(self._admitted.lowered.call_ids, kept.response_bytes_max, on_first=self._first_event)
         if (why := self._carrier.ledger.poisoned) is not None:

@@ -128,13 +128,15 @@ class Daemon:
         self._ledger = ledger
         self._log = log
         self._die = die
-        self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms, self._wake)
+        self._turn = EndOfTurn()
+        self._exchange = Exchange(
+            config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._turn.later
+        )
         self._arrivals = Arrivals()
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
         self._told_to_stop = trio.Event()
-        self._turn = EndOfTurn()
         log.gather(self._turn.soon)
         self._told_poisoned = False
 

@@ -34,6 +34,7 @@ from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.refusal_lines import RefusalLines
 from sidecar.service.tasks import Start
+from sidecar.service.turn import Act
 
 
 class Refused(Exception):
@@ -70,6 +71,7 @@ class Exchange:
         log: Log,
         clock_unix_ms: Callable[[], int],
         on_end: Callable[[], None] = lambda: None,
+        later: Callable[[Act], None] = lambda act: act(),
     ) -> None:
         self._config = config
         self._connectors = connectors
@@ -78,7 +80,7 @@ class Exchange:
         self._log = log
         self._refusals = RefusalLines(log, clock_unix_ms)
         self._clock_unix_ms = clock_unix_ms
-        self._carrier = Carrier(config, connectors, ledger, reservations, log, clock_unix_ms, on_end)
+        self._carrier = Carrier(config, connectors, ledger, reservations, log, clock_unix_ms, on_end, later)
         self.draining = False
 
     # --- rules 1 to 13 and the reservation: one decision, nothing awaited -------------------------------------

@@ -3,7 +3,8 @@
 A batch that lands on disk makes many answers ready in one turn. Sent one by
 one, each wakes a client that has gone to sleep again since the last one; sent
 together, they find it awake. The same goes for the log's lines, which become
-one write.
+one write. What nobody waits for yet comes behind them, so that clients work on
+their answers meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Act = Callable[[], None]
 
 
 class EndOfTurn:
-    """Calls what it was given by `soon` behind the tasks that can run already, in one go.
+    """Calls what it was given by `soon` behind the tasks that can run already, in one go, and then what by `later`.
 
     Where `serve` doesn't run, or no longer, everything is done at once, so
     that nothing is lost. `pending` while something is put off.
@@ -25,25 +26,32 @@ class EndOfTurn:
 
     def __init__(self) -> None:
         self._put_off: list[Act] = []
+        self._put_behind: list[Act] = []
         self._task: trio.lowlevel.Task | None = None
         self._asleep = False
 
     @property
     def pending(self) -> bool:
-        return bool(self._put_off)
+        return bool(self._put_off or self._put_behind)
 
     def soon(self, act: Act) -> None:
+        self._put(act, self._put_off)
+
+    def later(self, act: Act) -> None:
+        self._put(act, self._put_behind)
+
+    def _put(self, act: Act, acts: list[Act]) -> None:
         if self._task is None:
             act()
             return
-        self._put_off.append(act)
+        acts.append(act)
         if self._asleep:
             self._asleep = False
             trio.lowlevel.reschedule(self._task)
 
     async def over(self) -> None:
         """Returns when nothing is put off."""
-        while self._put_off:
+        while self.pending:
             await trio.lowlevel.checkpoint()
 
     async def serve(self) -> NoReturn:
@@ -51,7 +59,7 @@ class EndOfTurn:
         try:
             while True:
                 self._act()
-                if self._put_off:
+                if self.pending:
                     await trio.lowlevel.checkpoint()
                 else:
                     self._asleep = True
@@ -65,6 +73,8 @@ class EndOfTurn:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _act(self) -> None:
-        acts, self._put_off = self._put_off, []
-        for act in acts:
-            act()
+        for acts in (self._put_off, self._put_behind):
+            now = acts.copy()
+            acts.clear()
+            for act in now:
+                act()
