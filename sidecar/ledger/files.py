@@ -10,10 +10,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import struct
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,10 +23,7 @@ _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 # Not every libc has the first; where it doesn't, the second takes 64-bit offsets.
 _libc_fallocate: Final = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
-_libc_sync_file_range: Final = getattr(_libc, "sync_file_range", None)
-_WRITTEN_BACK: Final = 0x1 | 0x2 | 0x4  # linux/fs.h: wait for what is under way, write the rest, wait for that
-_ZEROS: Final = bytes(1 << 20)
-_BITE_BYTES: Final = 1 << 18
+_ZEROS: Final = memoryview(mmap.mmap(-1, 1 << 20))  # on a page's boundary, as the disk wants what it takes directly
 # linux/fs.h: _IOR('f', 1, long), _IOW('f', 2, long), FS_NOCOW_FL; as most machines number them.
 _GET_FLAGS: Final = (2 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 1
 _SET_FLAGS: Final = (1 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 2
@@ -40,13 +38,16 @@ def _fallocate(descriptor: int, mode: int, offset: int, length: int) -> int:
     return ctypes.get_errno() if failed else 0
 
 
-def _write_back(descriptor: int, offset: int, length: int) -> int:
-    """Returns when these bytes have left the page cache, which says nothing about a crash. The errno, or 0."""
-    if _libc_sync_file_range is None:
-        return 0
-    failed = _libc_sync_file_range(descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), _WRITTEN_BACK)
-    code = ctypes.get_errno() if failed else 0
-    return 0 if code == errno.ENOSYS else code
+@contextmanager
+def _direct(descriptor: int) -> Iterator[None]:
+    """Writes go past the page cache, where the file system can do that."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    with suppress(OSError):
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+    try:
+        yield
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
 
 
 class DiskFiles:
@@ -88,7 +89,7 @@ class DiskFiles:
             offset += len(piece)
         return b"".join(pieces)
 
-    def write(self, descriptor: int, pieces: Sequence[bytes], offset: int) -> None:
+    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
         """All of it, or OSError. A partial write is continued: the rest then says why it can't be written."""
         rest = [memoryview(piece) for piece in pieces if piece]
         while rest:
@@ -107,17 +108,22 @@ class DiskFiles:
 
     def write_zeros(self, descriptor: int, size: int) -> None:
         """Takes the room for all of them first, so that where there is too little, what there is stays for others:
-        under a quota a write in place still needs some. Then bite by bite, each on disk before the next: written out
-        all at once they would hold up every sync on that disk meanwhile."""
+        under a quota a write in place still needs some. They don't gather in the page cache: written out all at once
+        they would hold up every sync on that disk meanwhile."""
         code = _fallocate(descriptor, 0, 0, size)
         if code in (errno.ENOSPC, errno.EDQUOT):
             raise OSError(code, os.strerror(code))
+        try:
+            with _direct(descriptor):
+                self._fill(descriptor, size)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # of a size or a place that it doesn't take directly
+                raise
+            self._fill(descriptor, size)
+
+    def _fill(self, descriptor: int, size: int) -> None:
         for at in range(0, size, len(_ZEROS)):
             self.write(descriptor, [_ZEROS[: size - at]], at)
-            for bite in range(at, min(at + len(_ZEROS), size), _BITE_BYTES):
-                code = _write_back(descriptor, bite, _BITE_BYTES)
-                if code:
-                    raise OSError(code, os.strerror(code))
 
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)
