@@ -81,6 +81,7 @@ def _report(rounds: Sequence[Round]) -> None:
     for connections in CONNECTIONS:
         row(f"echo, {connections} connections", [one.echo[connections] for one in rounds])
         row(f"daemon, {connections} connections", [one.daemon[connections] for one in rounds])
+    row(f"waiting, {CONNECTIONS[-1]} connections", [one.waiting for one in rounds])
     row(f"replays, {CONNECTIONS[-1]} connections", [one.replay for one in rounds])
     for size in SYNCED_BYTES:
         print(f"{f'write + fdatasync, {size} bytes':28}{'':24}{_spread([one.sync_us[size] for one in rounds]):>24}")
@@ -105,6 +106,7 @@ def _bars(rounds: Sequence[Round], memory: dict[str, float]) -> int:
             lambda one: one.daemon[most].run.quantile_us(0.99) / one.echo[most].run.quantile_us(0.99)
         ),
         "CPU a request at 64 / echo's": over(lambda one: one.daemon[most].cpu_us / one.echo[most].cpu_us),
+        "with a connector that waits": over(lambda one: one.waiting.run.per_second / one.echo[most].run.per_second),
         "replays/s at 64 / echo's": over(lambda one: one.replay.run.per_second / one.echo[most].run.per_second),
     }
     held = [median(p50) <= P50_BAR, median(rate) >= RATE_BAR, memory["idle"] <= IDLE_BAR_MB]

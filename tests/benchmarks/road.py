@@ -3,7 +3,8 @@
 A round goes through the numbers of connections, the echo and then the daemon at each, with the bare syncs between
 the two at one connection and replays behind the last. Neighbours in time see the same machine, so it is the ratio of
 neighbours that is reported, with its spread over the rounds. Frames and answers are 4 KiB but for a few bytes; an
-answer is one text delta of the scripted connector.
+answer is one text delta of the scripted connector, which needs no task for it; the same with one that waits a
+millisecond first, and so is asked in a task as a real provider is, stands beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ socket = "s.sock"
 directory = "ledger"
 [[caller]]
 id = "dungeon"
-models = ["npc"]
+models = ["npc", "waits"]
 concurrent_requests_max = 64
 spend_ceiling_micro_usd = 1_000_000_000_000_000
 spend_window_seconds = 86_400
@@ -44,8 +45,10 @@ name = "provider"
 kind = "scripted"
 script = "script.toml"
 concurrent_requests_max = 64
+"""
+_MODEL = """
 [[model]]
-name = "npc"
+name = "{}"
 connector = "provider"
 upstream = "echo-1"
 [[model.price]]
@@ -54,6 +57,14 @@ cache_read = 3_000_017
 cache_write_short = 5_000_011
 cache_write_long = 7_000_003
 output = 11_000_027
+"""
+_RULES = """
+[[rule]]
+model = "waits"
+delay_ms = 1
+deltas = ["{words}"]
+[[rule]]
+deltas = ["{words}"]
 """
 _EXPECTED = "Completed"  # stands in the receipt of an answer that was carried, and in no refusal
 
@@ -71,6 +82,7 @@ class Round(Struct, frozen=True):
 
     echo: dict[int, Load]
     daemon: dict[int, Load]
+    waiting: Load  # as `daemon` at the most connections, with a connector that waits
     replay: Load
     sync_us: dict[int, float]  # bytes -> the median
 
@@ -87,8 +99,8 @@ class Frames:
         self._numbers = count()
         self._text = words(PAYLOAD_BYTES - _AROUND_THE_QUESTION_BYTES)
 
-    def fresh(self, wanted: int) -> list[bytes]:
-        return [invocation(f"r{next(self._numbers)}", self._text, seconds=290) for _ in range(wanted)]
+    def fresh(self, wanted: int, model: str = "npc") -> list[bytes]:
+        return [invocation(f"r{next(self._numbers)}", self._text, seconds=290, model=model) for _ in range(wanted)]
 
 
 def cpu_ns(pid: int) -> int:
@@ -116,8 +128,8 @@ def echo_server(folder: Path) -> Iterator[tuple[Path, int]]:
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[Process]:
-    (folder / "script.toml").write_text(f'[[rule]]\ndeltas = ["{words(PAYLOAD_BYTES - _AROUND_THE_ANSWER_BYTES)}"]\n')
-    (folder / "sidecar.toml").write_text(_CONFIG)
+    (folder / "script.toml").write_text(_RULES.format(words=words(PAYLOAD_BYTES - _AROUND_THE_ANSWER_BYTES)))
+    (folder / "sidecar.toml").write_text(_CONFIG + _MODEL.format("npc") + _MODEL.format("waits"))
     process = spawn(folder)
     try:
         wait_ready(process)
@@ -153,8 +165,10 @@ class Bench:
             if connections == 1:
                 sync_us = {size: sync_median_us(self._folder, size, len(frames)) for size in SYNCED_BYTES}
             carried[connections] = self._carried(served, frames, connections)
-        replayed = self._load(served.socket_path, served.pid, frames, CONNECTIONS[-1])
-        return Round(echo, carried, replayed, sync_us)
+        most = CONNECTIONS[-1]
+        waiting = self._carried(served, self._frames.fresh(self._exchanges, "waits"), most)
+        replayed = self._load(served.socket_path, served.pid, frames, most)
+        return Round(echo, carried, waiting, replayed, sync_us)
 
     def _share(self, connections: int) -> int:
         """A lone connection is slow and its median settles early."""

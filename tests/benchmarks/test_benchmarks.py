@@ -18,6 +18,6 @@ def test_it_prints_a_row_for_every_load_and_every_bar(
     code = main(["--rounds", "1", "--exchanges", "64", "--directory", str(tmp_path), client])
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if "connections" in line]
-    assert [row.split(" ")[0] for row in rows] == ["echo,", "daemon,"] * 3 + ["replays,"]
+    assert [row.split(" ")[0] for row in rows] == ["echo,", "daemon,"] * 3 + ["waiting,", "replays,"]
     assert printed.count(": holds") + printed.count(": DOES NOT HOLD") == 3
     assert (code == 0) == ("DOES NOT HOLD" not in printed)
