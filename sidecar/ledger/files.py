@@ -13,7 +13,7 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -106,23 +106,25 @@ class DiskFiles:
         """One write call: how many bytes the kernel took."""
         return os.pwritev(descriptor, pieces, offset)
 
-    def write_zeros(self, descriptor: int, size: int) -> None:
+    def write_zeros(self, descriptor: int, size: int, go_on: Callable[[], bool]) -> None:
         """Takes the room for all of them first, so that where there is too little, what there is stays for others:
         under a quota a write in place still needs some. They don't gather in the page cache: written out all at once
-        they would hold up every sync on that disk meanwhile."""
+        they would hold up every sync on that disk meanwhile. Raises ECANCELED where it is not to go on."""
         code = _fallocate(descriptor, 0, 0, size)
         if code in (errno.ENOSPC, errno.EDQUOT):
             raise OSError(code, os.strerror(code))
         try:
             with _direct(descriptor):
-                self._fill(descriptor, size)
+                self._fill(descriptor, size, go_on)
         except OSError as error:
             if error.errno != errno.EINVAL:  # of a size or a place that it doesn't take directly
                 raise
-            self._fill(descriptor, size)
+            self._fill(descriptor, size, go_on)
 
-    def _fill(self, descriptor: int, size: int) -> None:
+    def _fill(self, descriptor: int, size: int, go_on: Callable[[], bool]) -> None:
         for at in range(0, size, len(_ZEROS)):
+            if not go_on():
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
             self.write(descriptor, [_ZEROS[: size - at]], at)
 
     def sync(self, descriptor: int) -> None:

@@ -154,7 +154,7 @@ class Ledger:
         """A new segment behind what was found, with the Opened record as the probe that the disk takes writes."""
         known = structs.replace(end, ledger_id=end.ledger_id or randbytes(on_disk.SALT_BYTES))
         make = partial(spares.make_spare, self._files, self._directory, segment_bytes, randbytes)
-        slot = make()
+        slot = make(lambda: True)
         try:
             self._begin_in(slot, known, segment_bytes, clock_unix_ms)
         except BaseException:

@@ -21,13 +21,19 @@ _SUFFIX: Final = ".spare"
 RETRY_SECONDS: Final = 0.5
 
 
-def make_spare(files: DiskFiles, directory: Path, segment_bytes: int, randbytes: Callable[[int], bytes]) -> Slot:
+def make_spare(
+    files: DiskFiles,
+    directory: Path,
+    segment_bytes: int,
+    randbytes: Callable[[int], bytes],
+    go_on: Callable[[], bool] = lambda: True,
+) -> Slot:
     """A synced file of zeros; what was begun is removed if it fails."""
     path = directory / f"{secrets.token_hex(8)}{_SUFFIX}"
     descriptor = files.create(path)
     try:
         files.write_in_place(descriptor)
-        files.write_zeros(descriptor, segment_bytes)
+        files.write_zeros(descriptor, segment_bytes, go_on)
         files.sync(descriptor)
     except OSError:
         try:
@@ -50,7 +56,7 @@ class SpareMaker:
 
     def __init__(
         self,
-        make: Callable[[], Slot],
+        make: Callable[[Callable[[], bool]], Slot],
         explain: Callable[[Exception], str],
         on_made: Callable[[Slot], None],
         on_failed: Callable[[str], None],
@@ -87,8 +93,11 @@ class SpareMaker:
                 if self._stopping:
                     return
             try:
-                spare = self._make()
-            except Exception as error:  # a bug too is pressure that says why: begins must not be refused without a word
+                spare = self._make(lambda: not self._stopping)
+            except Exception as error:
+                if self._stopping:  # a spare half made holds up no exit
+                    return
+                # A bug too is pressure that says why: begins must not be refused without a word.
                 self._on_failed(self._explain(error))
                 with self._change:
                     self._change.wait_for(lambda: self._stopping, timeout=RETRY_SECONDS)

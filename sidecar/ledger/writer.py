@@ -188,8 +188,14 @@ class Writer:
         self._poison.set()
         waiting = [*appends, *self._gathered]
         self._gathered.clear()
+        bug: Exception | None = None
         for append in waiting:
-            append.land(LedgerUnavailable(why))
+            try:
+                append.land(LedgerUnavailable(why))
+            except Exception as fault:
+                bug = bug or fault
+        if bug is not None:
+            raise bug
 
     # --- the commit thread ------------------------------------------------------------------------------------
 

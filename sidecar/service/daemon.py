@@ -152,7 +152,7 @@ class Daemon:
         return code
 
     async def _run(self, bound: Bound) -> int:
-        last_patience = threading.Timer(_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX, self._die, (DISK_ERROR,))
+        last_patience = threading.Timer(_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX, self._die_of_silence)
         last_patience.daemon = True
         try:
             async with self._ledger.running(), trio.open_nursery() as requests:
@@ -254,8 +254,12 @@ class Daemon:
         with trio.move_on_after(_LEDGER_SECONDS_MAX) as patience:
             await self._until(lambda: self._exchange.running == 0)
         if patience.cancelled_caught and self._exchange.running:
-            self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
-            self._die(DISK_ERROR)
+            self._die_of_silence()
+
+    def _die_of_silence(self) -> None:
+        """The disk has not answered in all the time that it may take."""
+        self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
+        self._die(DISK_ERROR)
 
     async def _poisoned(self) -> int:
         await self._ledger.wait_poisoned()

@@ -128,7 +128,7 @@ def test_a_spare_that_finds_too_little_room_takes_none_of_it(tmp_path: Path) -> 
         descriptor = files.create(disk / "ledger" / "spare")
         try:
             with pytest.raises(OSError, match="Disk quota exceeded"):
-                files.write_zeros(descriptor, 4 * MEBIBYTE)
+                files.write_zeros(descriptor, 4 * MEBIBYTE, lambda: True)
             assert os.fstat(descriptor).st_blocks == 0
         finally:
             files.close(descriptor)

@@ -81,7 +81,7 @@ class WatchedFiles(DiskFiles):
         self._seen("write")
         super().write(descriptor, pieces, offset)
 
-    def write_zeros(self, descriptor: int, size: int) -> None:
+    def write_zeros(self, descriptor: int, size: int, go_on: Callable[[], bool]) -> None:
         self._seen("write_zeros")
         self._written_quietly(descriptor, size)
 

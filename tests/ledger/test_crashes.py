@@ -157,7 +157,7 @@ class CutFiles(DiskFiles):
             self._cut()
             return written
 
-    def write_zeros(self, descriptor: int, size: int) -> None:
+    def write_zeros(self, descriptor: int, size: int, go_on: Callable[[], bool]) -> None:
         with self._one_at_a_time:
             os.pwrite(descriptor, bytes(size), 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -58,3 +58,35 @@ def test_a_spare_is_all_zeros_and_synced_or_it_is_gone(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Input/output"):
         make_spare(Failing(), tmp_path, 8192, os.urandom)
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_spare_that_is_half_made_holds_up_no_exit(open_ledger: OpenLedger) -> None:
+    class Slow(DiskFiles):
+        """A disk that takes one bite more only once the ledger is closing."""
+
+        bites = 0
+
+        def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+            if threading.current_thread().name == "ledger-spares":
+                self.bites += 1
+                begun.set()
+                closing.wait()
+            super().write(descriptor, pieces, offset)
+
+    begun, closing = threading.Event(), threading.Event()
+    files = Slow()
+    ledger = open_ledger(files, segment_bytes=4 << 20)
+
+    async def let_go() -> None:
+        """The stop comes before the bite ends: it is the first thing that a close does."""
+        while not ledger._spare_maker._stopping:
+            await trio.lowlevel.checkpoint()
+        closing.set()
+
+    async with trio.open_nursery() as nursery:
+        async with ledger.running():
+            await trio.to_thread.run_sync(begun.wait)
+            nursery.start_soon(let_go)
+    assert files.bites == 1
+    assert ledger.pressure is None
+    assert not [name for name in os.listdir(ledger._directory) if name.endswith(".spare")]

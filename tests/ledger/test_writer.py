@@ -57,7 +57,7 @@ class BrokenFiles(DiskFiles):
         self._broken("write")
         super().write(descriptor, pieces, offset)
 
-    def write_zeros(self, descriptor: int, size: int) -> None:
+    def write_zeros(self, descriptor: int, size: int, go_on: Callable[[], bool]) -> None:
         self._broken("write_zeros")
         for at in range(0, size, 1 << 20):
             super().write(descriptor, [bytes(min(1 << 20, size - at))], at)
@@ -352,10 +352,19 @@ async def test_a_bug_in_the_commit_thread_leaves_no_waiter_asleep(open_ledger: O
         await ledger.wait_poisoned()
 
 
-def test_a_bug_met_where_a_record_has_landed_ends_the_run_when_the_others_have_heard_of_theirs(
-    open_ledger: OpenLedger,
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_bug_met_where_a_record_is_told_ends_the_run_when_the_others_have_heard_of_theirs(
+    open_ledger: OpenLedger, fails: bool
 ) -> None:
-    files = HeldSync()
+    class HeldAndThen(HeldSync):
+        broken = False
+
+        def sync(self, descriptor: int) -> None:
+            super().sync(descriptor)
+            if self.broken:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    files = HeldAndThen()
     heard: list[int] = []
 
     def tell(number: int) -> None:
@@ -366,6 +375,7 @@ def test_a_bug_met_where_a_record_has_landed_ends_the_run_when_the_others_have_h
         ledger = open_ledger(files)
         async with ledger.running():
             files.free.clear()
+            files.broken = fails
             for number in range(1, 6):
                 ledger.begin(records.begin(number)).then(lambda _, number=number: tell(number))  # type: ignore[misc]
             files.free.set()
