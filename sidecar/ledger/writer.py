@@ -4,8 +4,8 @@ Whoever appends queues a record and is told when it has landed. What has
 gathered when all that can run has run goes to the commit thread, up to a bound;
 it makes one batch of it, writes it with one call, syncs it with one call, and
 tells the Trio side once. There the whole batch is entered into the index and
-whoever waits is told. There is no timer: while a sync runs, the next batch
-gathers. The thread does little but call C, because what Python it runs is time
+whoever waits is told. Nothing is held back for a fuller batch: what comes while
+one is under way is the next. The thread does little but call C, because what Python it runs is time
 taken from the event loop.
 
 The wait can't be cancelled: a record that is queued may reach the disk, so
@@ -27,7 +27,7 @@ from typing import Final
 import trio
 
 from sidecar.ledger import format as on_disk
-from sidecar.ledger.commit_thread import CommitThread, Tell
+from sidecar.ledger.commit_thread import CommitThread, Told
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, SegmentHeader
@@ -206,7 +206,7 @@ class Writer:
         self._on_landed(append.slot, self._end, [len(append.framed)])
         return Place(append.slot.number, offset + BATCH_HEADER_BYTES, len(append.framed))
 
-    def _commit(self, appends: list[Append]) -> Tell:
+    def _commit(self, appends: list[Append]) -> Told:
         slot = appends[0].slot
         try:
             offset, end = self._write(appends)

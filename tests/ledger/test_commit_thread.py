@@ -6,34 +6,45 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
-import trio.testing
 
-from sidecar.ledger.commit_thread import IMPATIENCE_SECONDS, CommitThread
+from sidecar.ledger.commit_thread import FREE_SECONDS, PATIENCE_SECONDS, CommitThread
 
 
 class Jobs:
-    """Work that a test lets go on; what was told, in order."""
+    """Work that takes as long as a test says, on its own clock; what was told, in order, and what was waited for."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.told: list[str] = []
-        self.let_go = {"held": threading.Event(), "held too": threading.Event()}
+        self.waited_for: list[str] = []
+        self.let_go = threading.Event()
+        self.job_seconds = 0.0
         self.thread: CommitThread[str] = CommitThread(self._work, lambda: self.now)
-        self.heard = trio.Event()
+        self._heard = trio.Event()
 
     def _work(self, job: str) -> Callable[[], None]:
-        if job in self.let_go:
-            self.let_go[job].wait()
+        if job == "held":
+            self.let_go.wait()
+        self.now += self.job_seconds
         return lambda: self._tell(job)
 
     def _tell(self, job: str) -> None:
         self.told.append(job)
-        self.heard.set()
+        self._heard.set()
 
-    async def hear(self) -> None:
-        await self.heard.wait()
-        self.heard = trio.Event()
+    async def hear(self, job: str) -> None:
+        while job not in self.told:
+            self._heard = trio.Event()
+            await self._heard.wait()
+
+    async def hand_over(self, job: str) -> None:
+        """A thread that gets no processor for a while is not held against it: then the job is heard of later."""
+        self.thread.hand_over(job)
+        if job in self.told:
+            self.waited_for.append(job)
+        await self.hear(job)
 
 
 @asynccontextmanager
@@ -47,66 +58,72 @@ async def running() -> AsyncIterator[Jobs]:
         await trio.to_thread.run_sync(jobs.thread.join)
 
 
-async def told_when_handed_over(jobs: Jobs, job: str) -> bool:
-    """Whether a quick job was waited for. A thread that gets no processor for a while is not held against it."""
-    jobs.thread.hand_over(job)
-    at_once = job in jobs.told
-    if not at_once:
-        await jobs.hear()
-    return at_once
-
-
 async def test_a_quick_job_is_told_of_when_it_is_handed_over() -> None:
     async with running() as jobs:
-        waited_for = 0
-        for number in range(50):
-            waited_for += await told_when_handed_over(jobs, f"{number}")
-            jobs.now += IMPATIENCE_SECONDS
-        assert waited_for > 0
-        assert jobs.told == [f"{number}" for number in range(50)]
+        jobs.job_seconds = FREE_SECONDS
+        names = [f"{number}" for number in range(50)]
+        for name in names:
+            await jobs.hand_over(name)
+            jobs.now += 1
+        assert jobs.waited_for
+        assert jobs.told == names
 
 
 async def test_a_slow_job_is_told_of_through_the_loop_and_only_once() -> None:
     async with running() as jobs:
         jobs.thread.hand_over("held")
         assert jobs.told == [], "the loop goes on"
-        jobs.let_go["held"].set()
-        await jobs.hear()
-        await trio.testing.wait_all_tasks_blocked()
-        assert jobs.told == ["held"]
+        jobs.let_go.set()
+        await jobs.hear("held")
+        await jobs.hand_over("next")
+        assert jobs.told == ["held", "next"]
 
 
 async def test_behind_a_slow_job_nothing_is_waited_for_until_some_time_has_passed() -> None:
     async with running() as jobs:
         jobs.thread.hand_over("held")
-        jobs.let_go["held"].set()
-        await jobs.hear()
-        jobs.now = 0.99 * IMPATIENCE_SECONDS
-        for job in ("quick", "quick too"):
-            assert not await told_when_handed_over(jobs, job)
-        jobs.now = IMPATIENCE_SECONDS
-        waited_for = 0
+        jobs.let_go.set()
+        await jobs.hear("held")
+        jobs.now = 0.99 * 20 * PATIENCE_SECONDS
+        for number in range(20):
+            await jobs.hand_over(f"soon {number}")
+        assert jobs.waited_for == []
         for number in range(50):
-            waited_for += await told_when_handed_over(jobs, f"later {number}")
-            jobs.now += IMPATIENCE_SECONDS
-        assert waited_for > 0
+            jobs.now += 20 * PATIENCE_SECONDS
+            await jobs.hand_over(f"later {number}")
+        assert jobs.waited_for
+
+
+async def test_a_disk_of_a_millisecond_or_two_takes_a_quarter_of_the_loops_time_at_most() -> None:
+    async with running() as jobs:
+        jobs.job_seconds = 0.95 * PATIENCE_SECONDS
+        for number in range(400):
+            await jobs.hand_over(f"{number}")
+        waited_seconds = len(jobs.waited_for) * jobs.job_seconds
+        assert jobs.waited_for
+        assert waited_seconds <= 0.26 * jobs.now
+
+
+async def test_a_job_is_not_handed_over_before_the_last_one_has_been_told_of() -> None:
+    async with running() as jobs:
+        jobs.thread.hand_over("held")
+        with pytest.raises(AssertionError, match="before the last one"):
+            jobs.thread.hand_over("too soon")
+        jobs.let_go.set()
+        await jobs.hear("held")
+        await jobs.hand_over("next")
+        assert jobs.told == ["held", "next"]
 
 
 async def test_once_the_loop_has_ended_nobody_is_told() -> None:
     jobs = Jobs()
-    trio_ended = threading.Event()
 
     async def hand_over_and_leave() -> None:
         jobs.thread.start()
         jobs.thread.hand_over("held")
 
-    def loop() -> None:
-        trio.run(hand_over_and_leave)
-        trio_ended.set()
-
-    await trio.to_thread.run_sync(loop)
-    assert trio_ended.is_set()
-    jobs.let_go["held"].set()
+    await trio.to_thread.run_sync(trio.run, hand_over_and_leave)
+    jobs.let_go.set()
     jobs.thread.stop()
     await trio.to_thread.run_sync(jobs.thread.join)
     assert jobs.told == []

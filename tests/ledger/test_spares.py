@@ -83,10 +83,9 @@ async def test_a_spare_that_is_half_made_holds_up_no_exit(open_ledger: OpenLedge
             await trio.lowlevel.checkpoint()
         closing.set()
 
-    async with trio.open_nursery() as nursery:
-        async with ledger.running():
-            await trio.to_thread.run_sync(begun.wait)
-            nursery.start_soon(let_go)
+    async with trio.open_nursery() as nursery, ledger.running():
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.start_soon(let_go)
     assert files.bites == 1
     assert ledger.pressure is None
     assert not [name for name in os.listdir(ledger._directory) if name.endswith(".spare")]
