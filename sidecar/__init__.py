@@ -10,7 +10,7 @@ reads these lines and fails on anything else.
     config      TOML text to a checked Config, or every complaint at once
     ledger      segment format, the file calls, the one writer with group commit, recovery, index
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
-    service     who is calling, the listener, one connection, one exchange, the daemon's task tree
+    service     who is calling, the listener, one connection, one exchange (decided, then carried), the task tree
     cli         serve, check, call, demo
 
 `contract` and `rules` are deaf: no async, no sockets, no clock, no randomness, no logging.

@@ -1,6 +1,6 @@
 """What a connector promises, and the answer that it builds.
 
-A connector has three parts. `lower` is pure: one request in, what will be
+A connector has four parts. `lower` is pure: one request in, what will be
 sent out, or `Rejected` for what its provider can't take, known without sending
 a byte. `exchange` carries what was lowered to the provider exactly once and
 writes what comes back into an `Answer`, under a deadline that its caller sets
@@ -197,7 +197,10 @@ class Connector(Protocol):
         ...
 
     def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-        """Answers as `exchange` does if that takes no wait at all; if not, False, and nothing has happened."""
+        """Answers as `exchange` does if that takes no wait at all; if not, False, and nothing has happened.
+
+        Runs on the loop, and nothing cancels it: it must be short. What `exchange` raises it may raise.
+        """
         ...
 
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:

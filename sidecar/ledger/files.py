@@ -23,7 +23,8 @@ _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 # Not every libc has the first; where it doesn't, the second takes 64-bit offsets.
 _libc_fallocate: Final = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
-_ZEROS: Final = memoryview(mmap.mmap(-1, 1 << 20))  # on a page's boundary, as the disk wants what it takes directly
+# On a page's boundary, as the disk wants what it takes directly.
+_ZEROS: Final = memoryview(mmap.mmap(-1, 1 << 20)).toreadonly()
 # linux/fs.h: _IOR('f', 1, long), _IOW('f', 2, long), FS_NOCOW_FL; as most machines number them.
 _GET_FLAGS: Final = (2 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 1
 _SET_FLAGS: Final = (1 << 30) | (struct.calcsize("l") << 16) | (ord("f") << 8) | 2
@@ -113,19 +114,21 @@ class DiskFiles:
         code = _fallocate(descriptor, 0, 0, size)
         if code in (errno.ENOSPC, errno.EDQUOT):
             raise OSError(code, os.strerror(code))
+        done = size - size % mmap.PAGESIZE
         try:
             with _direct(descriptor):
-                self._fill(descriptor, size, go_on)
+                self._fill(descriptor, 0, done, go_on)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # of a size or a place that it doesn't take directly
+            if error.errno != errno.EINVAL:  # pieces that it doesn't take directly
                 raise
-            self._fill(descriptor, size, go_on)
+            done = 0
+        self._fill(descriptor, done, size, go_on)
 
-    def _fill(self, descriptor: int, size: int, go_on: Callable[[], bool]) -> None:
-        for at in range(0, size, len(_ZEROS)):
+    def _fill(self, descriptor: int, begin: int, end: int, go_on: Callable[[], bool]) -> None:
+        for at in range(begin, end, len(_ZEROS)):
             if not go_on():
                 raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-            self.write(descriptor, [_ZEROS[: size - at]], at)
+            self.write(descriptor, [_ZEROS[: end - at]], at)
 
     def sync(self, descriptor: int) -> None:
         os.fdatasync(descriptor)

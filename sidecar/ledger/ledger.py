@@ -210,6 +210,7 @@ class Ledger:
             with suppress(LedgerUnavailable, NoRoom):  # the next open then finds no clean exit, which is the truth
                 closing = Append(framed, self._room.place_closed(len(framed)), lambda _: None)
                 self._writer.append(closing)
+                self._writer.release()  # whatever has become of who does that while the ledger is in use
                 await closing
         self._writer.stop()
         for join in (self._writer.join, self._spare_maker.join):

@@ -105,7 +105,7 @@ class Writer:
                     await trio.lowlevel.wait_task_rescheduled(self._no_longer_asleep)
                 for _ in range(_TURNS_TO_GATHER):
                     await trio.lowlevel.checkpoint()
-                self._release()
+                self.release()
 
     def _no_longer_asleep(self, _: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
         self._asleep = None
@@ -130,7 +130,7 @@ class Writer:
             trio.lowlevel.reschedule(self._asleep)
             self._asleep = None
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """One batch goes to the thread, if it has none: what has gathered, up to the bounds and its segment's end."""
         if self._under_way or not self._gathered:
             return

@@ -69,20 +69,19 @@ class FrameSplitter:
         if wanted is None:
             return None
         end = PREFIX_BYTES + wanted
-        frame = bytes(memoryview(self._buffer)[PREFIX_BYTES:end])
+        with memoryview(self._buffer) as buffer:
+            frame = bytes(buffer[PREFIX_BYTES:end])
         del self._buffer[:end]
         self._wanted = None
         return frame
 
     def _declared(self) -> int | None:
         buffer = self._buffer
-        if len(buffer) >= PREFIX_BYTES and 0 < (length := _PREFIX.unpack_from(buffer)[0]) <= self._frame_bytes_max:
-            return int(length)
         if buffer[0] != 0:
             raise FrameSize(self._stray(buffer[0]))
         if len(buffer) < PREFIX_BYTES:
             return None
-        length = int.from_bytes(buffer[:PREFIX_BYTES], "big")
+        length = int(_PREFIX.unpack_from(buffer)[0])
         if not 0 < length <= self._frame_bytes_max:
             raise FrameSize(f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken")
         return length

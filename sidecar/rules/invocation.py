@@ -16,6 +16,7 @@ def complaint(invocation: TransportInvocation) -> str | None:
     return _ids(invocation) or _amounts(invocation) or _tools(request) or _input(request.input)
 
 
+# Branches where tables would do: these run for every request, and a table is built each time it is gone through.
 def _ids(invocation: TransportInvocation) -> str | None:
     request = invocation.request
     if not is_id(invocation.caller_runtime_id):

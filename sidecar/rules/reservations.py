@@ -54,13 +54,13 @@ class Reservations:
 
     def full(self, caller: str, connector: str) -> str | None:
         """Rule 12: whose slots are all in use, as a sentence; None when there is one for this request."""
-        limits = self._limits
+        limits = self._limits  # asked of every request, so nothing is built that is not said
         if self._by_caller[caller] >= limits.callers[caller]:
-            return _full(f"the caller {caller}", self._by_caller[caller], limits.callers[caller])
+            return _in_use(f"the caller {caller}", self._by_caller[caller], limits.callers[caller])
         if self._by_connector[connector] >= limits.connectors[connector]:
-            return _full(f"the connector {connector}", self._by_connector[connector], limits.connectors[connector])
+            return _in_use(f"the connector {connector}", self._by_connector[connector], limits.connectors[connector])
         if len(self._live) >= limits.daemon:
-            return _full("the daemon", len(self._live), limits.daemon)
+            return _in_use("the daemon", len(self._live), limits.daemon)
         return None
 
     def over_ceiling(self, caller: str, now_unix_ms: int, amount_micro_usd: int) -> str | None:
@@ -104,5 +104,5 @@ class Reservations:
         self._by_connector[live.connector] -= 1
 
 
-def _full(whose: str, used: int, limit: int) -> str:
+def _in_use(whose: str, used: int, limit: int) -> str:
     return f"{whose} has {used} of {limit} requests running"

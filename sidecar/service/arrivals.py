@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import trio
 
@@ -23,6 +23,7 @@ class Arrivals:
 
     def watch(self, descriptor: int, readable: Callable[[], None]) -> None:
         """Until `leave`; the descriptor must not be closed before that."""
+        assert descriptor not in self._watched, "two wait for one descriptor"
         self._epoll.register(descriptor, select.EPOLLIN)
         self._watched[descriptor] = readable
 
@@ -38,5 +39,8 @@ class Arrivals:
                 if readable is not None:  # one that was called before it may have left it
                     readable()
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._epoll.close()

@@ -29,7 +29,7 @@ from sidecar.service.settlement import Settled
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
 
-Tell = Callable[[bytes], None]
+GiveAnswer = Callable[[bytes], None]
 
 
 class Carrier:
@@ -57,7 +57,7 @@ class Carrier:
         self.scopes: set[trio.CancelScope] = set()  # of the connectors that are waited for
         self.stopped: str | None = None
 
-    def carry(self, admitted: Admitted, start: Start, answer: Tell) -> None:
+    def carry(self, admitted: Admitted, start: Start, answer: GiveAnswer) -> None:
         """Queues the begin. `answer` is called once, with the frame (without prefix) of an end that is on disk, or
         of a transport error. `start` starts the task that waits for a connector."""
         carried = _Carried(self, admitted, start, answer)
@@ -69,7 +69,7 @@ class Carrier:
         for scope in self.scopes:
             scope.cancel()
 
-    def unavailable(self, live: Live, answer: Tell, fault: LedgerUnavailable) -> None:
+    def unavailable(self, live: Live, answer: GiveAnswer, fault: LedgerUnavailable) -> None:
         # What lasts (a failed ledger, pressure) has a line of its own, once; room until the next spare comes by itself.
         self.log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
         answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
@@ -85,7 +85,7 @@ class _Carried:
     _asked: Answer
     _record: CompletedRecord
 
-    def __init__(self, carrier: Carrier, admitted: Admitted, start: Start, answer: Tell) -> None:
+    def __init__(self, carrier: Carrier, admitted: Admitted, start: Start, answer: GiveAnswer) -> None:
         self._carrier = carrier
         self._admitted = admitted
         self._start = start
@@ -105,29 +105,30 @@ class _Carried:
         self._asked = Answer(self._admitted.lowered.call_ids, kept.response_bytes_max, on_first=self._first_event)
         if (why := self._carrier.ledger.poisoned) is not None:
             self._lost(LedgerUnavailable(why))
-        elif self._may_be_asked() and not self._answered_at_once():
-            self._start(self._wait)
-        else:
+        elif self._failed_unasked() or self._answered_at_once():
             self._complete()
+        else:
+            self._start(self._wait)
 
     def _first_event(self) -> None:
         self._first_event_at_unix_ms = self._carrier.clock_unix_ms()
 
     # --- the connector ----------------------------------------------------------------------------------------
 
-    def _may_be_asked(self) -> bool:
-        """If not, the answer has failed, and nothing was sent."""
+    def _failed_unasked(self) -> bool:
+        """Whether it is too late to ask; then the answer has failed, and nothing was sent."""
         if self._carrier.stopped:
             self._asked.fail("unavailable", self._carrier.stopped)
         elif trio.current_time() >= self._admitted.deadline:
             self._asked.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
-        return self._asked.ended is None
+        return self._asked.ended is not None
 
     def _answered_at_once(self) -> bool:
         connector = self._carrier.connectors[self._admitted.live.connector]
         try:
             return connector.at_once(self._admitted.lowered, self._asked)
         except ResponseTooLarge:
+            assert self._asked.ended is not None
             return True
         except Exception as bug:
             self._broke(bug)
@@ -135,7 +136,10 @@ class _Carried:
 
     async def _wait(self) -> None:
         carrier, asked = self._carrier, self._asked
-        if carrier.ledger.poisoned is not None or not self._may_be_asked():  # since this task was started
+        if (why := carrier.ledger.poisoned) is not None:
+            self._lost(LedgerUnavailable(why))
+            return
+        if self._failed_unasked():  # since this task was started
             self._complete()
             return
         scope = trio.CancelScope(deadline=self._admitted.deadline)
@@ -144,7 +148,7 @@ class _Carried:
             with scope:
                 await carrier.connectors[self._admitted.live.connector].exchange(self._admitted.lowered, asked)
         except ResponseTooLarge:
-            pass
+            assert asked.ended is not None
         except Exception as bug:  # also one that comes in a group with the cancellation, which the scope takes out
             self._broke(bug)
         finally:
@@ -165,9 +169,6 @@ class _Carried:
     def _complete(self) -> None:
         self._asked.fail("provider", "the connector returned without an end")  # ignored where there is one
         carrier, begin, asked = self._carrier, self._admitted.begin, self._asked
-        if (why := carrier.ledger.poisoned) is not None:
-            self._lost(LedgerUnavailable(why))
-            return
         assert asked.ended is not None
         policy = carrier.config.connectors[self._admitted.live.connector].usage
         settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), policy)

@@ -3,9 +3,9 @@
 An idle connection is one task, its reader, which sleeps as long as frames come
 whole: they are decided where they arrive. Each frame is decided before the next
 one is looked at, and that waits for neither disk nor provider.
-What an admitted request asks of its connector (`start_request`) and a replay
-that is read back (`start_replay`) run in tasks that belong to the daemon, so
-that a caller that hangs up doesn't stop what is paid for. Answers are sent at
+A connector that is waited for (`start_request`) and a replay that is read back
+(`start_replay`) run in tasks that belong to the daemon, so that a caller that
+hangs up doesn't stop what is paid for. Answers are sent at
 the end of the loop's turn; a writer is needed only for what the kernel has not
 taken then. A client that doesn't read its answers is not read from any further,
 so its backlog is bounded by what it had already been admitted for. Source:

@@ -1,12 +1,12 @@
 """The daemon: who is wired to whom, and what starts and ends when.
 
     run
-    +-- ledger.running()          the commit thread and the spare preparer
-        +-- requests              connectors that are asked, replays that are read back; they end by themselves
+    +-- ledger.running()          the commit thread and who releases batches to it, the spare preparer
+        +-- requests              connectors that are waited for, replays that are read back; they end by themselves
             +-- connections       the accept loop, what arrives, a reader for each connection, writers for what is slow
             +-- the first end     a drain or a poisoned ledger, whichever comes first
     +-- signals                   counted from first to last, so that none of them ends the process by itself
-    +-- the end of the turn       sends the answers and writes the log lines of one turn together
+    +-- the end of the turn       sends the answers, asks connectors and writes the log lines of one turn together
 
 An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
 `drain_seconds_max`, a second signal shortens it, the rest is cancelled and
@@ -132,7 +132,6 @@ class Daemon:
         self._exchange = Exchange(
             config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._turn.later
         )
-        self._arrivals = Arrivals()
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
@@ -176,16 +175,16 @@ class Daemon:
     async def _serve_until_an_end(self, bound: Bound, last_patience: threading.Timer) -> int:
         self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
-        async with trio.open_nursery() as connections:
-            self._writers = Tasks(connections, self._wake)
-            connections.start_soon(self._arrivals.serve)
-            connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
-            self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
-            code = await self._first_end()
-            # From here on only the disk can make us wait, in threads that can't be cancelled.
-            last_patience.start()
-            connections.cancel_scope.cancel()
-        self._arrivals.close()
+        with Arrivals() as self._arrivals:
+            async with trio.open_nursery() as connections:
+                self._writers = Tasks(connections, self._wake)
+                connections.start_soon(self._arrivals.serve)
+                connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
+                self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
+                code = await self._first_end()
+                # From here on only the disk can make us wait, in threads that can't be cancelled.
+                last_patience.start()
+                connections.cancel_scope.cancel()
         return code
 
     async def _count_signals(self, signals: AsyncIterator[int]) -> None:

@@ -207,6 +207,7 @@ class Exchange:
         return len(self._reservations)
 
     def carry(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None]) -> None:
+        """From begin to answer, as `Carrier.carry` says."""
         self._carrier.carry(admitted, start, answer)
 
     # --- replay and stopping ----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class SocketStream:
         connected.setblocking(False)
         self._socket = connected
         self._arrivals = arrivals
+        self._listener: trio.lowlevel.Task | None = None  # in `receive_each`
 
     @classmethod
     def taken_from(cls, stream: trio.SocketStream, arrivals: Arrivals) -> Self:
@@ -84,26 +85,34 @@ class SocketStream:
             raise trio.BrokenResourceError from error
 
     async def receive_each(self, take: Callable[[bytes], bool]) -> None:
-        descriptor, task = self._socket.fileno(), trio.lowlevel.current_task()
-
         def readable() -> None:
             try:
                 received = self._receive_now(RECEIVE_BYTES_MAX)
                 if received is None or take(received):
                     return
             except Exception as fault:
-                self._arrivals.leave(descriptor)
-                trio.lowlevel.reschedule(task, outcome.Error(fault))
+                self._heard_enough(outcome.Error(fault))
             else:
-                self._arrivals.leave(descriptor)
-                trio.lowlevel.reschedule(task)
+                self._heard_enough(outcome.Value(None))
 
         def cancelled(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
-            self._arrivals.leave(descriptor)
+            self._leave()
             return trio.lowlevel.Abort.SUCCEEDED
 
-        self._arrivals.watch(descriptor, readable)
+        self._arrivals.watch(self._socket.fileno(), readable)
+        self._listener = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(cancelled)
+
+    def _leave(self) -> trio.lowlevel.Task | None:
+        """Who listened, if anybody did; from here on nobody does."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._arrivals.leave(self._socket.fileno())
+        return listener
+
+    def _heard_enough(self, how: outcome.Outcome[None]) -> None:
+        if (listener := self._leave()) is not None:
+            trio.lowlevel.reschedule(listener, how)
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -114,6 +123,7 @@ class SocketStream:
 
     async def aclose(self) -> None:
         if self._socket.fileno() >= 0:
+            self._heard_enough(outcome.Error(trio.ClosedResourceError()))
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
         await trio.lowlevel.checkpoint()

@@ -3,8 +3,8 @@
 A batch that lands on disk makes many answers ready in one turn. Sent one by
 one, each wakes a client that has gone to sleep again since the last one; sent
 together, they find it awake. The same goes for the log's lines, which become
-one write. What nobody waits for yet comes behind them, so that clients work on
-their answers meanwhile.
+one write. What brings no answer yet comes behind them, so that clients work on
+theirs meanwhile.
 """
 
 from __future__ import annotations
@@ -73,8 +73,15 @@ class EndOfTurn:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _act(self) -> None:
+        """All of it, also where an act raises; the first fault is raised behind the last act."""
+        fault: Exception | None = None
         for acts in (self._put_off, self._put_behind):
             now = acts.copy()
             acts.clear()
             for act in now:
-                act()
+                try:
+                    act()
+                except Exception as raised:
+                    fault = fault or raised
+        if fault is not None:
+            raise fault

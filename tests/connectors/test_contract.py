@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import build
 from kit.connector_cases import BEHAVIOURS, CALL, CONNECTORS, TEXT, USED, Made
+from msgspec import structs
 
 from sidecar.connectors.kinds import KINDS
 from sidecar.connectors.promise import Answer, Connector, Ended, Rejected, ResponseTooLarge
+from sidecar.connectors.script import Rule, ScriptedCall, ScriptedFailure
+from sidecar.connectors.scripted import Scripted
 from sidecar.contract import canonical
 from sidecar.contract import values as v
 
@@ -30,6 +33,16 @@ async def asked(connector: Connector, request: v.ProviderRequest | None = None) 
     answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX)
     await connector.exchange(lowered, answer)
     return answer
+
+
+def asked_at_once(connector: Connector) -> Answer | None:
+    """None where it would have to wait; the answer is untouched then."""
+    lowered = connector.lower(a_request(), "tiny")
+    answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX)
+    if connector.at_once(lowered, answer):
+        return answer
+    assert (answer.ended, answer.sent, answer.events(), answer.notes) == (None, False, (), [])
+    return None
 
 
 def text_of(answer: Answer) -> str:
@@ -194,3 +207,75 @@ async def test_it_can_be_closed_twice_whatever_happened(made: Made, behaviour: s
     async with made(behaviour) as connector:
         await connector.aclose()
         await connector.aclose()
+
+
+# --- at once ----------------------------------------------------------------------------------------------------
+
+
+@every_connector
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+async def test_at_once_it_answers_as_exchange_does_or_does_nothing(made: Made, behaviour: str) -> None:
+    async with made(behaviour) as connector, made(behaviour) as another:
+        answer = asked_at_once(connector)
+        if answer is None:
+            return
+        assert answer.ended is not None
+        exchanged = await asked(another)
+    assert (answer.ended, answer.events(), answer.sent) == (exchanged.ended, exchanged.events(), exchanged.sent)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(deltas=TEXT, usage=USED),
+        Rule(deltas=TEXT, repeat=3),
+        Rule(reasoning=("hm",), deltas=TEXT, calls=(ScriptedCall("look", "{}", None), ScriptedCall("go", "{}", "c1"))),
+        Rule(deltas=TEXT, fail=ScriptedFailure("rate_limited", "slow down")),
+        Rule(fail=ScriptedFailure("unavailable", "nobody is there"), nothing_sent=True),
+        Rule(),
+    ],
+    ids=["text", "repeat", "calls", "fails", "unreachable", "echo"],
+)
+async def test_a_scripted_rule_answers_at_once_what_it_answers_after_a_delay(
+    rule: Rule, autojump_clock: trio.testing.MockClock
+) -> None:
+    answer = asked_at_once(Scripted((rule,)))
+    assert answer is not None
+    delayed = await asked(Scripted((structs.replace(rule, delay_ms=1),)))
+    assert (answer.ended, answer.events(), answer.sent) == (delayed.ended, delayed.events(), delayed.sent)
+
+
+async def test_the_echo_comes_at_once_and_is_that_of_an_exchange() -> None:
+    answer = asked_at_once(Scripted())
+    assert answer is not None
+    exchanged = await asked(Scripted())
+    assert text_of(answer) == "hello there"
+    assert (answer.ended, answer.events()) == (exchanged.ended, exchanged.events())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(deltas=TEXT, delay_ms=1),
+        Rule(deltas=TEXT, delta_delay_ms=1),
+        Rule(deltas=TEXT, hang=True),
+        Rule(deltas=TEXT, repeat=1000),
+    ],
+    ids=["delay", "delta_delay", "hang", "many"],
+)
+def test_a_scripted_rule_that_waits_or_is_long_does_nothing_at_once(rule: Rule) -> None:
+    assert asked_at_once(Scripted((rule,))) is None
+
+
+def test_an_answer_at_once_uses_up_one_time_of_its_rule() -> None:
+    connector = Scripted((Rule(deltas=("once",), times=1), Rule(deltas=("then",))))
+    answers = [asked_at_once(connector) for _ in range(3)]
+    assert [answer and text_of(answer) for answer in answers] == ["once", "then", "then"]
+
+
+async def test_a_rule_that_must_be_waited_for_is_counted_where_it_answers_and_not_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    connector = Scripted((Rule(deltas=("once",), delay_ms=1, times=1), Rule(deltas=("then",))))
+    assert [asked_at_once(connector) for _ in range(2)] == [None, None]
+    assert [text_of(await asked(connector)) for _ in range(2)] == ["once", "then"]

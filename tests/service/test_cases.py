@@ -171,9 +171,6 @@ class Watching(HeldConnector):
         self.ledger = MemoryLedger()
         self.unrecorded: list[str] = []
 
-    def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-        return False
-
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
         self.asked.append(lowered)
         begun = [begin.request_id for begin in self.ledger.begins]
@@ -202,9 +199,6 @@ async def test_a9_nothing_on_the_socket_reaches_a_provider_without_a_begin_recor
 
 async def test_a12_a_call_whose_connection_dies_after_sending_costs_its_whole_reservation_in_the_record() -> None:
     class Lost(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             self.asked.append(lowered)
             answer.sent = True
@@ -331,9 +325,6 @@ async def test_i4_a_deadline_in_mid_call_is_a_timeout_and_never_a_short_answer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Slow(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             answer.sent = True
             for _ in range(100):

@@ -97,9 +97,6 @@ class Gated(HeldConnector):
         super().__init__()
         self.gates: dict[str, trio.Event] = {}
 
-    def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-        return False
-
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
         self.asked.append(lowered)
         answer.sent = True
@@ -425,9 +422,6 @@ async def test_a15_a_thousand_hang_ups_hangs_and_broken_connectors_leak_no_slot(
     """Cap 1: after each of them the next one is admitted."""
 
     class Troubled(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             self.asked.append(lowered)
             answer.sent = True

@@ -166,9 +166,6 @@ async def test_a_failure_costs_nothing_known_or_everything(kind: Any) -> None:
 
 async def test_a12_a_connection_lost_after_sending_costs_the_reservation_and_its_retry_sends_nothing() -> None:
     class Lost(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             self.asked.append(lowered)
             answer.sent = True
@@ -191,9 +188,6 @@ async def test_deadlines_a_thousand_times_over(autojump_clock: trio.testing.Mock
     dropped = []
 
     class Hanging(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             answer.sent = True
             answer.text("half an ans")
@@ -237,9 +231,6 @@ async def test_an_outcome_that_was_read_stands_though_the_deadline_strikes_while
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class SlowToClose(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             answer.sent = True
             answer.text("done")
@@ -251,9 +242,6 @@ async def test_an_outcome_that_was_read_stands_though_the_deadline_strikes_while
 
 async def test_a15_a_connector_that_breaks_frees_its_slot_every_time() -> None:
     class Broken(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             answer.sent = True
             raise ZeroDivisionError("a bug")
@@ -269,9 +257,6 @@ async def test_a15_a_connector_that_breaks_frees_its_slot_every_time() -> None:
 
 async def test_a_bug_of_a_connector_in_one_group_with_the_cancellation_is_a_failure_of_its_request() -> None:
     class Messy(HeldConnector):
-        def at_once(self, lowered: Lowered, answer: Answer) -> bool:
-            return False
-
         async def exchange(self, lowered: Lowered, answer: Answer) -> None:
             async def clean_up_badly() -> None:
                 try:

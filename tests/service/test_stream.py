@@ -17,9 +17,8 @@ Pair = tuple[SocketStream, socket.socket]
 
 @pytest.fixture
 def arrivals() -> Iterator[Arrivals]:
-    made = Arrivals()
-    yield made
-    made.close()
+    with Arrivals() as made:
+        yield made
 
 
 @pytest.fixture
@@ -176,3 +175,16 @@ async def test_who_is_cancelled_while_it_listens_leaves_nothing_behind(pair: Pai
         await stream.receive_each(lambda received: bool(heard.append(received)))
         assert heard == [b"again"]
         nursery.cancel_scope.cancel()
+
+
+async def test_closing_wakes_who_listens(pair: Pair) -> None:
+    stream, _ = pair
+    async with trio.open_nursery() as nursery:
+
+        async def listen() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await stream.receive_each(lambda _: True)
+
+        nursery.start_soon(listen)
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.aclose()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from itertools import permutations
 
+import pytest
 import trio
 import trio.lowlevel
 import trio.testing
@@ -60,6 +62,47 @@ async def test_what_an_act_puts_off_is_done_in_the_next_turn() -> None:
         await turn.over()
         nursery.cancel_scope.cancel()
     assert happened == [1]
+
+
+async def test_what_is_put_off_by_later_comes_behind_everything_by_soon_whatever_the_order_of_the_calls() -> None:
+    turn = EndOfTurn()
+    happened: list[str] = []
+    put = {"soon": turn.soon, "later": turn.later}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        for names in permutations(("soon", "soon", "later", "later")):
+            for name in names:
+                put[name](lambda name=name: happened.append(name))  # type: ignore[misc]
+            await turn.over()
+            assert happened == ["soon", "soon", "later", "later"], names
+            happened.clear()
+        nursery.cancel_scope.cancel()
+
+
+async def test_where_an_act_raises_the_others_of_its_turn_are_done_and_the_first_fault_is_raised() -> None:
+    turn = EndOfTurn()
+    happened: list[str] = []
+
+    def fail(word: str) -> None:
+        happened.append(word)
+        raise ValueError(word)
+
+    async def one_turn() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turn.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            turn.soon(lambda: fail("first fault"))
+            turn.soon(lambda: happened.append("soon"))
+            turn.later(lambda: fail("second fault"))
+            turn.later(lambda: happened.append("later"))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await one_turn()
+    assert happened == ["first fault", "soon", "second fault", "later"]
+    assert [str(fault) for fault in raised.value.exceptions] == ["first fault"]
 
 
 async def test_a_drain_waits_for_what_is_read_back_then_put_off_and_then_written() -> None:
