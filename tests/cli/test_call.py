@@ -24,7 +24,7 @@ from typing import Any, get_args
 import jsonschema
 import pytest
 from kit.daemon_process import Process, invocation, running_daemon, wait_until
-from kit.ledger_view import LedgerView
+from kit.ledger_view import LedgerView, view_of_live
 
 from sidecar.cli.advice import of_refusal
 from sidecar.cli.call import add_arguments, asked_by, call
@@ -344,7 +344,7 @@ def test_while_it_runs_its_slot_is_taken_and_a_retry_is_in_flight_and_after_a_cr
 ) -> None:
     with running_daemon(tmp_path, script=SCRIPT, concurrent=1) as daemon:
         interrupted = spawned(daemon.socket_path, "hang")
-        wait_until(lambda: len(LedgerView(tmp_path / "ledger").begins) == 1)
+        wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
         interrupted.send_signal(signal.SIGINT)
         out, err = interrupted.communicate(timeout=30)
         assert (interrupted.returncode, out) == (130, b"")
@@ -395,7 +395,7 @@ def test_a_daemon_that_is_full_or_stops_says_so(tmp_path: Path, capsys: pytest.C
             assert main(asking(daemon.socket_path, "hello")) == os.EX_TEMPFAIL
         assert "too_many_connections" in capsys.readouterr().err
         hanging = spawned(daemon.socket_path, "hang")
-        wait_until(lambda: len(LedgerView(tmp_path / "ledger").begins) == 1)
+        wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
         os.kill(daemon.pid, signal.SIGTERM)
         wait_until(lambda: "draining" in daemon.log())
         assert main(asking(daemon.socket_path, "hello")) == os.EX_TEMPFAIL

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kit.daemon_process import running_daemon, wait_until, write_config
-from kit.ledger_view import LedgerView
+from kit.ledger_view import view_of_live
 
 from sidecar.cli.stops import Stopped, Stops
 
@@ -94,7 +94,7 @@ def test_a_stopped_call_says_under_which_id_it_goes_on(tmp_path: Path, number: s
     with running_daemon(tmp_path, script="[[rule]]\nhang = true\n") as daemon:
         words = ("--socket", str(daemon.socket_path), "--caller", "dungeon", "--model", "npc", "--request-id", "r-1")
         process = spawned("call", *words, "hang")
-        wait_until(lambda: len(LedgerView(tmp_path / "ledger").begins) == 1)
+        wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     by = "stopped by hand" if number == signal.SIGINT else f"stopped by {number.name}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
 from sidecar.ledger import recovery
+from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
 
@@ -29,3 +31,11 @@ class LedgerView:
             begun = self.open.pop((body.completed.begin_segment, body.completed.begin_offset))
             self.completes.append((begun, body.completed))
             self.order.append((begun, body.completed))
+
+
+def view_of_live(directory: Path) -> LedgerView:
+    """Of a ledger that is being written: between two looks at one reading, a batch can come and another behind it."""
+    for _ in range(100):
+        with suppress(LedgerDamaged):
+            return LedgerView(directory)
+    return LedgerView(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kit.daemon_process import invocation, running_daemon, spawn, wait_until, write_config
-from kit.ledger_view import LedgerView
+from kit.ledger_view import LedgerView, view_of_live
 from kit.road import receipt, said
 
 HANG = "[[rule]]\nhang = true\n"
@@ -34,7 +34,7 @@ def test_i1_a_caller_that_hangs_up_is_served_and_its_retry_replays_even_after_a_
     with running_daemon(tmp_path, script=slow) as daemon:
         with daemon.connect() as client:
             client.send(frame)
-            wait_until(lambda: len(LedgerView(tmp_path / "ledger").begins) == 1)
+            wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
         wait_until(lambda: "completed" in daemon.log())
         with daemon.connect() as client:
             answer = client.ask(frame)
@@ -130,7 +130,7 @@ def test_c1_sigterm_lets_what_runs_finish_and_records_it(tmp_path: Path) -> None
         with daemon.connect() as client, daemon.connect() as late:
             frame = invocation("r1")
             client.send(frame)
-            wait_until(lambda: len(LedgerView(tmp_path / "ledger").begins) == 1)
+            wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
             os.kill(daemon.pid, signal.SIGTERM)
             wait_until(lambda: "draining" in daemon.log())
             assert said(late.ask(invocation("r2"))) == "shutting_down"
@@ -149,7 +149,7 @@ def test_a_second_signal_cancels_at_once_and_what_ran_is_recorded_unavailable(tm
     with running_daemon(tmp_path, script=HANG) as daemon:
         with daemon.connect() as client:
             client.send(invocation("r1"))
-            wait_until(lambda: len(LedgerView(tmp_path / "ledger").begins) == 1)
+            wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
             os.kill(daemon.pid, signal.SIGTERM)
             wait_until(lambda: "draining" in daemon.log())
             os.kill(daemon.pid, signal.SIGTERM)

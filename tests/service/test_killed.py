@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from kit.daemon_process import invocation, running_daemon, wait_until
-from kit.ledger_view import LedgerView
+from kit.ledger_view import LedgerView, view_of_live
 from kit.road import said
 
 STREAM = (
@@ -158,7 +158,7 @@ def test_killed_after_complete_is_durable_the_answer_is_replayed_byte_for_byte(
     with running_daemon(tmp_path, connector=provider.connector) as daemon, daemon.connect() as client:
         answers = [client.ask(frame) for frame in frames[:4]]
         client.send(frames[4])
-        wait_until(lambda: len(LedgerView(tmp_path / "ledger").completes) == 5)
+        wait_until(lambda: len(view_of_live(tmp_path / "ledger").completes) == 5)
         daemon.kill()
     recorded = [record.response[1:] for _, record in LedgerView(tmp_path / "ledger").completes]
     assert recorded[:4] == answers
