@@ -70,7 +70,7 @@ def test_c2_a_failed_complete_in_the_segment_in_use_poisons_and_answers_nothing(
 
 
 def test_enospc_for_a_spare_is_pressure_on_a_small_tmpfs(trial: Trial) -> None:
-    with disk_faults.small_tmpfs(trial.ledger, 5 * MEBIBYTE):
+    with disk_faults.small_tmpfs(trial.ledger, 8 * MEBIBYTE):
         pressure_refuses_and_passes(trial, "No space left on device", lambda _: disk_faults.ballast(trial.ledger))
 
 
