@@ -19,7 +19,7 @@ while a landed record is entered or told ends the run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from sidecar.ledger.commit_thread import CommitThread, Told
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, SegmentHeader
-from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.landing import Landed, Landing, Place
 from sidecar.ledger.recovery import End, segment_path
 from sidecar.ledger.room import Slot
 
@@ -168,18 +168,12 @@ class Writer:
         self.records += len(appends)
         self.written_bytes += end - offset
         self._on_landed(slot, end, [len(append.framed) for append in appends])
+        places: list[Landed] = []
         at = offset + BATCH_HEADER_BYTES
-        bug: Exception | None = None
         for append in appends:
-            place = Place(slot.number, at, len(append.framed))
-            at += place.length
-            try:
-                append.enter(place)
-                append.land(place)
-            except Exception as fault:  # it ends the run, but first the others hear of their records
-                bug = bug or fault
-        if bug is not None:
-            raise bug
+            places.append(Place(slot.number, at, len(append.framed)))
+            at += len(append.framed)
+        self._tell(appends, places)
         if self._gathered:
             self._release_soon()
 
@@ -188,10 +182,16 @@ class Writer:
         self._poison.set()
         waiting = [*appends, *self._gathered]
         self._gathered.clear()
+        self._tell(waiting, [LedgerUnavailable(why) for _ in waiting])
+
+    def _tell(self, appends: Iterable[Append], landed: Iterable[Landed]) -> None:
+        """A bug met on the way ends the run, but first the others hear of their records."""
         bug: Exception | None = None
-        for append in waiting:
+        for append, how in zip(appends, landed, strict=True):
             try:
-                append.land(LedgerUnavailable(why))
+                if isinstance(how, Place):
+                    append.enter(how)
+                append.land(how)
             except Exception as fault:
                 bug = bug or fault
         if bug is not None:

@@ -169,9 +169,7 @@ class Log:
             said = {key: _json(value) for key, value in values.items()}
             own = {"time": now, "level": level, "fact": fact}
             return _dumped({**own, **said, **own})
-        words = [fact]
-        for key, value in values.items():
-            words.append(f"{key}={value if type(value) is int else _text(value)}")
+        words = [fact, *[f"{key}={_text(value)}" for key, value in values.items()]]
         return f"<{_PRIORITIES[level]}>{' '.join(words)}" if self._form == "journal" else " ".join([now, level, *words])
 
 
@@ -185,8 +183,8 @@ def _json(value: object) -> object:
 
 
 def _text(value: object) -> str:
-    if type(value) is str and len(value) <= _VALUE_CHARACTERS_MAX and _plain(value):
-        return value
+    if type(value) is int:
+        return str(value)
     text = _cut(value)
     return text if _plain(text) else _dumped(text) if text else '""'
 

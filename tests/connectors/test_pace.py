@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx2
 import pytest
@@ -26,11 +26,11 @@ class Steps(trio.abc.Instrument):
         self.count += task is self._task
 
 
-async def steps_of(work: Callable[[], object]) -> int:
+async def steps_of(work: Callable[[], Awaitable[object]]) -> int:
     steps = Steps()
     trio.lowlevel.add_instrument(steps)
     try:
-        await work()  # type: ignore[misc]
+        await work()
     finally:
         trio.lowlevel.remove_instrument(steps)
     return steps.count

@@ -7,6 +7,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kit.records import Totals
 
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.landing import Landed
 from sidecar.ledger.ledger import Ledger
 
 OpenLedger = Callable[..., Ledger]
@@ -53,7 +55,7 @@ class BrokenFiles(DiskFiles):
         if call == self.call and self.bug:
             raise self.bug
 
-    def write(self, descriptor: int, pieces: Sequence[bytes], offset: int) -> None:
+    def write(self, descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
         self._broken("write")
         super().write(descriptor, pieces, offset)
 
@@ -367,7 +369,7 @@ def test_a_bug_met_where_a_record_is_told_ends_the_run_when_the_others_have_hear
     files = HeldAndThen()
     heard: list[int] = []
 
-    def tell(number: int) -> None:
+    def tell(number: int, _: Landed) -> None:
         heard.append(number)
         assert number != 3, "a bug"
 
@@ -377,7 +379,7 @@ def test_a_bug_met_where_a_record_is_told_ends_the_run_when_the_others_have_hear
             files.free.clear()
             files.broken = fails
             for number in range(1, 6):
-                ledger.begin(records.begin(number)).then(lambda _, number=number: tell(number))  # type: ignore[misc]
+                ledger.begin(records.begin(number)).then(partial(tell, number))
             files.free.set()
             await trio.sleep_forever()
 

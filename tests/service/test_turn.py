@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -73,7 +74,7 @@ async def test_what_is_put_off_by_later_comes_behind_everything_by_soon_whatever
         await trio.testing.wait_all_tasks_blocked()
         for names in permutations(("soon", "soon", "later", "later")):
             for name in names:
-                put[name](lambda name=name: happened.append(name))  # type: ignore[misc]
+                put[name](partial(happened.append, name))
             await turn.over()
             assert happened == ["soon", "soon", "later", "later"], names
             happened.clear()
