@@ -267,7 +267,7 @@ def _id_of(table: Any, id_key: str) -> str | None:
 
 
 def _is_id(name: Any) -> bool:
-    return isinstance(name, str) and is_id(name)
+    return isinstance(name, str) and is_id(name) is not None
 
 
 def _names(document: dict[str, Any], kind: str) -> set[str]:

@@ -133,7 +133,7 @@ def _invocation(value: TransportInvocation, frame: bytes, encoded: bytes) -> Inv
 
 
 def _ids_are_readable(value: TransportInvocation) -> bool:
-    return is_id(value.caller_runtime_id) and is_id(value.request.request_id)
+    return bool(is_id(value.caller_runtime_id) and is_id(value.request.request_id))
 
 
 def _broken(frame: bytes, complaint: str) -> BrokenInvocation | BadFrame:

@@ -119,8 +119,8 @@ class ToolResult(Value, frozen=True):
 class ReasoningState(Value, frozen=True):
     """One provider reasoning block that a caller replays; opaque, and untrusted when it comes back."""
 
-    provider: str
     model: str
+    provider: str
     state: bytes
 
 
@@ -142,41 +142,41 @@ class ToolDefinition(Value, frozen=True):
     parameters_json: str
 
 
-class ProviderRequest(Value, frozen=True):
-    schema_id: Literal["gamecult.model.provider_request.v1"]
-    request_id: str
-    conversation_id: str
-    model: str
-    instructions: str
-    input: tuple[InputItem, ...]
-    tools: tuple[ToolDefinition, ...]
-    tool_choice: ToolChoice
-    parallel_tool_calls: bool
-    max_output_tokens: U32
+class ProviderRequest(Value, frozen=True, kw_only=True):
     cache_retention: CacheRetention | None = None
+    conversation_id: str
+    input: tuple[InputItem, ...]
+    instructions: str
+    max_output_tokens: U32
+    model: str
     output_schema_json: str | None = None
+    parallel_tool_calls: bool
     reasoning_effort: ReasoningEffort | None = None
+    request_id: str
+    schema_id: Literal["gamecult.model.provider_request.v1"]
+    tool_choice: ToolChoice
+    tools: tuple[ToolDefinition, ...]
 
 
 class TransportInvocation(Value, frozen=True):
-    schema_id: Literal["gamecult.model.transport_invocation.v1"]
     caller_runtime_id: str
     expires_at_unix_ms: U64
     max_cost_micro_usd: U64
     native_request_sha256: Digest
     provider_request_sha256: Digest
     request: ProviderRequest
+    schema_id: Literal["gamecult.model.transport_invocation.v1"]
 
 
 # --- the answer -------------------------------------------------------------------------------------------------
 
 
-class Usage(Value, frozen=True):
+class Usage(Value, frozen=True, kw_only=True):
     """Token counts as the backend reports them; cache reads and writes are apart from plain input."""
 
-    input_tokens: U64
     cache_read_tokens: U64
     cache_write_tokens: U64
+    input_tokens: U64
     output_tokens: U64
     reasoning_tokens: U64 | None = None
 
@@ -184,13 +184,13 @@ class Usage(Value, frozen=True):
 NOTHING_USED = Usage(input_tokens=0, cache_read_tokens=0, cache_write_tokens=0, output_tokens=0)
 
 
-class Completed(Value, frozen=True):
+class Completed(Value, frozen=True, kw_only=True):
+    provider_response_id: str | None = None
     stop_reason: StopReason
     usage: Usage
-    provider_response_id: str | None = None
 
 
-class Failed(Value, frozen=True):
+class Failed(Value, frozen=True, kw_only=True):
     """`usage` None means that what the provider billed is not known."""
 
     kind: FailureKind
@@ -220,21 +220,21 @@ class TransportEventPayload(OneOf, frozen=True):
 
 
 class TransportEvent(Value, frozen=True):
-    sequence: U64
     payload: TransportEventPayload
+    sequence: U64
 
 
-class TransportReceipt(Value, frozen=True):
-    schema_id: Literal["gamecult.model.transport_receipt.v1"]
-    request_id: str
+class TransportReceipt(Value, frozen=True, kw_only=True):
     caller_runtime_id: str
-    native_request_sha256: Digest
-    provider_request_sha256: Digest
-    model: str
-    provider: str
-    foreign_reasoning_dropped: U32
     cost_micro_usd: U64
+    foreign_reasoning_dropped: U32
+    model: str
+    native_request_sha256: Digest
     outcome: TransportOutcome
+    provider: str
+    provider_request_sha256: Digest
+    request_id: str
+    schema_id: Literal["gamecult.model.transport_receipt.v1"]
 
 
 class Transported(Value, frozen=True):
@@ -248,20 +248,20 @@ class TransportDisposition(OneOf, frozen=True):
 
 
 class TransportResult(Value, frozen=True):
-    schema_id: Literal["gamecult.model.transport_result.v1"]
-    request_id: str
     caller_runtime_id: str
     disposition: TransportDisposition
+    request_id: str
+    schema_id: Literal["gamecult.model.transport_result.v1"]
 
 
-class TransportError(Value, frozen=True):
+class TransportError(Value, frozen=True, kw_only=True):
     """What no refusal can say; the ids are nil where the frame named none that can be read."""
 
-    schema_id: Literal["gamecult.model.transport_error.v1"]
+    caller_runtime_id: str | None = None
     code: TransportErrorCode
     message: str
-    caller_runtime_id: str | None = None
     request_id: str | None = None
+    schema_id: Literal["gamecult.model.transport_error.v1"]
 
 
 def refused(caller_runtime_id: str, request_id: str, refusal: Refusal) -> TransportResult:
@@ -276,19 +276,19 @@ def refused(caller_runtime_id: str, request_id: str, refusal: Refusal) -> Transp
 # --- what lands on disk -----------------------------------------------------------------------------------------
 
 
-class PriceRow(Value, frozen=True):
+class PriceRow(Value, frozen=True, kw_only=True):
     """Micro-USD per million tokens, as in force at admission; see CONTRACT section 5.
 
     `above_input_tokens` None is the base row; otherwise the row reprices the
     whole request when its total input is strictly more.
     """
 
-    input: U64
-    cache_read: U64
-    cache_write_short: U64
-    cache_write_long: U64
-    output: U64
     above_input_tokens: U64 | None = None
+    cache_read: U64
+    cache_write_long: U64
+    cache_write_short: U64
+    input: U64
+    output: U64
 
 
 Note = Literal[
@@ -305,36 +305,36 @@ Note = Literal[
 class OpenedRecord(Value, frozen=True):
     """A daemon took the ledger; `clean` says whether the one before it had closed it."""
 
+    clean: bool
     incarnation: U64
     opened_at_unix_ms: U64
-    clean: bool
 
 
-class BeginRecord(Value, frozen=True):
+class BeginRecord(Value, frozen=True, kw_only=True):
     """A request is claimed and its worst case reserved: written and synced before the provider hears of it."""
 
-    caller_runtime_id: str
-    request_id: str
-    identity_sha256: Digest
-    native_request_sha256: Digest
-    provider_request_sha256: Digest
-    model: str
-    upstream: str
-    provider: str
     admitted_at_unix_ms: U64
+    cache_retention: CacheRetention | None = None
+    caller_runtime_id: str
     expires_at_unix_ms: U64
+    foreign_reasoning_dropped: U32
+    identity_sha256: Digest
     input_bound_tokens: U64
     max_output_tokens: U32
-    reservation_micro_usd: U64
-    foreign_reasoning_dropped: U32
+    model: str
+    native_request_sha256: Digest
     prices: tuple[PriceRow, ...]
-    cache_retention: CacheRetention | None = None
+    provider: str
+    provider_request_sha256: Digest
+    request_id: str
+    reservation_micro_usd: U64
+    upstream: str
 
 
 STORED_AS_IS = b"\x00"  # the flag byte before a response that is stored as it was sent
 
 
-class CompletedRecord(Value, frozen=True):
+class CompletedRecord(Value, frozen=True, kw_only=True):
     """A request is settled: the charge, and the response frame exactly as sent.
 
     `begin_segment` and `begin_offset` name the Begin record (its byte offset
@@ -342,10 +342,12 @@ class CompletedRecord(Value, frozen=True):
     the frame without its length prefix.
     """
 
-    begin_segment: U64
     begin_offset: U64
+    begin_segment: U64
     charge_micro_usd: U64
     completed_at_unix_ms: U64
+    first_event_at_unix_ms: U64 | None = None
+    notes: tuple[Note, ...]
     outcome: Literal[
         "completed",
         "result_size",
@@ -356,9 +358,7 @@ class CompletedRecord(Value, frozen=True):
         "timeout",
         "provider",
     ]
-    notes: tuple[Note, ...]
     response: bytes
-    first_event_at_unix_ms: U64 | None = None
     usage: Usage | None = None
 
 
@@ -383,5 +383,5 @@ class RecordBody(OneOf, frozen=True):
 
 
 class ReplayRecord(Value, frozen=True):
-    schema_id: Literal["gamecult.model.replay_record.v2"]
     record: RecordBody
+    schema_id: Literal["gamecult.model.replay_record.v2"]

@@ -23,11 +23,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, get_args
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import fields
 
 from sidecar.contract import canonical
 from sidecar.contract.values import (
@@ -68,7 +69,20 @@ _KIND_OF: Final[Mapping[type[Any], int]] = {
 }
 _KNOWN: Final = frozenset(_KIND_OF.values())
 
+AnyRecord = OpenedRecord | BeginRecord | CompletedRecord | LowWaterRecord | ClosedRecord
+
 _records: Final = msgspec.msgpack.Decoder(ReplayRecord)
+
+
+def _around(kind: type[Any], number: int) -> tuple[int, bytes, bytes]:
+    """What stands before and behind a record's own bytes in a canonical ReplayRecord."""
+    name = next(field.encode_name for field in fields(RecordBody) if kind in get_args(field.type))
+    whole = msgspec.msgpack.encode({"record": {name: None}, "schema_id": REPLAY_RECORD})
+    before, behind = whole.split(msgspec.msgpack.encode(None))
+    return number, before, behind
+
+
+_AROUND: Final = {kind: _around(kind, number) for kind, number in _KIND_OF.items()}
 
 
 class FormatFault(ValueError):
@@ -166,11 +180,11 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
     )
 
 
-def encode_record(body: RecordBody) -> bytes:
+def encode_record(record: AnyRecord) -> bytes:
     """One record with its header, ready to stand in a batch."""
-    kind = _KIND_OF[type(body.chosen)]
-    encoded = canonical.encode(ReplayRecord(schema_id=REPLAY_RECORD, record=body))
-    return _RECORD.pack(len(encoded), kind, 0, 0, _record_crc(kind, encoded)) + encoded
+    kind, before, behind = _AROUND[type(record)]
+    encoded = b"".join((before, canonical.encode(record), behind))
+    return _RECORD.pack(len(encoded), kind, 0, 0, crc32(encoded, kind)) + encoded
 
 
 def decode_record(framed: bytes) -> RecordBody:
@@ -181,7 +195,7 @@ def decode_record(framed: bytes) -> RecordBody:
     encoded = framed[_RECORD.size :]
     if length != len(encoded) or flags or zero:
         raise FormatFault(f"a record of {len(encoded)} bytes without flags")
-    if _record_crc(kind, encoded) != crc:
+    if crc32(encoded, kind) != crc:
         raise FormatFault("a record whose CRC fits")
     if kind not in _KNOWN:
         raise OtherVersion(f"a known kind of record; a newer version of sidecar wrote kind {kind} and can open this")
@@ -192,10 +206,6 @@ def decode_record(framed: bytes) -> RecordBody:
     if _KIND_OF[type(body.chosen)] != kind:
         raise FormatFault("a record of the kind that its header names")
     return body
-
-
-def _record_crc(kind: int, encoded: bytes) -> int:
-    return crc32(encoded, kind)
 
 
 def encode_batch(

@@ -172,7 +172,7 @@ class Ledger:
             self._files, self._directory, end, incarnation, segment_bytes, clock_unix_ms, on_landed=self._room.landed
         )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
-        framed = on_disk.encode_record(RecordBody(opened=opened))
+        framed = on_disk.encode_record(opened)
         self._writer.write_first(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
 
     def _explain(self, needed_bytes: int, error: Exception) -> str:
@@ -206,7 +206,7 @@ class Ledger:
         """A clean exit says so in the ledger; one by an exception doesn't."""
         self._spare_maker.stop()
         if clean and self.poisoned is None:
-            framed = on_disk.encode_record(RecordBody(closed=ClosedRecord(closed_at_unix_ms=self._clock_unix_ms())))
+            framed = on_disk.encode_record(ClosedRecord(closed_at_unix_ms=self._clock_unix_ms()))
             with suppress(LedgerUnavailable, NoRoom):  # the next open then finds no clean exit, which is the truth
                 closing = Append(framed, self._room.place_closed(len(framed)), lambda _: None)
                 self._writer.append(closing)
@@ -266,7 +266,7 @@ class Ledger:
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
         assert self._index.find(key) is None, "a request begins twice"
-        framed = on_disk.encode_record(RecordBody(begin=record))
+        framed = on_disk.encode_record(record)
         try:
             slot = self._room.place_begin(len(framed))
         except NoRoom:
@@ -283,7 +283,7 @@ class Ledger:
     def room_for(self, record: CompletedRecord) -> bool:
         if len(record.response) <= SURE_RESPONSE_BYTES:
             return True
-        return self._room.has_room_for(len(on_disk.encode_record(RecordBody(completed=record))))
+        return self._room.has_room_for(len(on_disk.encode_record(record)))
 
     def complete(self, begin: BeginRecord, record: CompletedRecord) -> Landing:
         if self.poisoned:
@@ -295,7 +295,7 @@ class Ledger:
         assert key not in self._on_the_way, "a request completes twice"
         assert record.begin_segment == recorded.begin.segment, "a completion names another begin"
         assert record.begin_offset == recorded.begin.offset, "a completion names another begin"
-        framed = on_disk.encode_record(RecordBody(completed=record))
+        framed = on_disk.encode_record(record)
         try:
             slot = self._room.place_completion(len(framed), live=key in self._live)
         except NoRoom:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, padded
+from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES
 
 SETTLE_BYTES: Final = 2 * BLOCK_BYTES
 
@@ -121,7 +121,7 @@ class Room:
 
 def _alone(framed_bytes: int) -> int:
     """What a record takes that stands alone in its batch."""
-    return padded(BATCH_HEADER_BYTES + framed_bytes)
+    return -(-(BATCH_HEADER_BYTES + framed_bytes) // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def spares_wanted(requests_in_flight_max: int, segment_bytes: int) -> int:

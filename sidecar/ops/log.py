@@ -28,7 +28,9 @@ Form = Literal["text", "journal", "json"]
 _VALUE_CHARACTERS_MAX: Final = 200
 _LINES_HELD_MAX: Final = 1000
 _PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
-_plain: Final = re.compile(r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+").fullmatch
+_PLAIN: Final = r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+"
+_plain: Final = re.compile(_PLAIN).fullmatch
+_plain_words: Final = re.compile(rf"[a-z0-9_]+={_PLAIN}(?: [a-z0-9_]+={_PLAIN})*").fullmatch
 
 
 def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Form:
@@ -169,8 +171,16 @@ class Log:
             said = {key: _json(value) for key, value in values.items()}
             own = {"time": now, "level": level, "fact": fact}
             return _dumped({**own, **said, **own})
-        words = [fact, *[f"{key}={_text(value)}" for key, value in values.items()]]
-        return f"<{_PRIORITIES[level]}>{' '.join(words)}" if self._form == "journal" else " ".join([now, level, *words])
+        words = f"{fact} {_words(values)}" if values else fact
+        return f"<{_PRIORITIES[level]}>{words}" if self._form == "journal" else f"{now} {level} {words}"
+
+
+def _words(values: Mapping[str, object]) -> str:
+    """`key=value` for each. Most lines hold short and plain values only, which is seen faster of all together."""
+    words = " ".join([f"{key}={value}" for key, value in values.items()])
+    if len(words) <= _VALUE_CHARACTERS_MAX and words.count(" ") == len(values) - 1 and _plain_words(words):
+        return words
+    return " ".join([f"{key}={_text(value)}" for key, value in values.items()])
 
 
 def _cut(value: object) -> str:

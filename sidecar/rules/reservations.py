@@ -78,7 +78,7 @@ class Reservations:
         """Slot, id and money are this request's from here on."""
         key = (live.caller, live.request_id)
         assert key not in self._live, "a live id is taken twice"
-        assert self.full(live.caller, live.connector) is None, "a slot is taken that is not there"
+        assert len(self._live) < self._limits.daemon, "a slot is taken that is not there"
         self._accounts[live.caller].reserve(live.admitted_at_unix_ms, live.reservation_micro_usd)
         self._live[key] = live
         self._by_caller[live.caller] += 1

@@ -38,7 +38,8 @@ class Account:
     def allows(self, now_unix_ms: int, amount_micro_usd: int) -> bool:
         """Whether one more reservation fits under the ceiling of now's window; exactly at it fits."""
         start = self.window_start(now_unix_ms)
-        return self.spent(start) + self.reserved(start) + amount_micro_usd <= self.ceiling_micro_usd
+        held = self._spent.get(start, 0) + self._reserved.get(start, 0)
+        return held + amount_micro_usd <= self.ceiling_micro_usd
 
     def reserve(self, admitted_at_unix_ms: int, amount_micro_usd: int) -> None:
         assert amount_micro_usd >= 0
@@ -47,13 +48,16 @@ class Account:
     def settle(self, admitted_at_unix_ms: int, reservation_micro_usd: int, charge_micro_usd: int) -> None:
         """The charge stands in place of the reservation, in the window of admission."""
         assert charge_micro_usd >= 0
-        self.release(admitted_at_unix_ms, reservation_micro_usd)
-        self._spent[self.window_start(admitted_at_unix_ms)] += charge_micro_usd
+        start = self.window_start(admitted_at_unix_ms)
+        self._let_go(start, reservation_micro_usd)
+        self._spent[start] += charge_micro_usd
 
     def release(self, admitted_at_unix_ms: int, reservation_micro_usd: int) -> None:
         """The reservation goes without a charge."""
-        start = self.window_start(admitted_at_unix_ms)
-        left = self.reserved(start) - reservation_micro_usd
+        self._let_go(self.window_start(admitted_at_unix_ms), reservation_micro_usd)
+
+    def _let_go(self, start: int, reservation_micro_usd: int) -> None:
+        left = self._reserved.get(start, 0) - reservation_micro_usd
         assert left >= 0, "more is released than was reserved"
         if left:
             self._reserved[start] = left

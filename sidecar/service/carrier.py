@@ -225,5 +225,5 @@ class _Carried:
             outcome=record.outcome,
             charge_micro_usd=record.charge_micro_usd,
             reserved_micro_usd=begin.reservation_micro_usd,
-            notes=",".join(record.notes),
+            **({"notes": ",".join(record.notes)} if record.notes else {}),
         )

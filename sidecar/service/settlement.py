@@ -51,7 +51,8 @@ class Settled(Struct, frozen=True, kw_only=True):
 
     @property
     def usage(self) -> Usage | None:
-        ended: Completed | Failed = self.outcome.chosen
+        ended = self.outcome.completed or self.outcome.failed
+        assert ended, "an outcome has one of the two"
         return ended.usage
 
 
@@ -145,7 +146,7 @@ def result_frame(begin: BeginRecord, settled: Settled) -> bytes:
         cost_micro_usd=settled.charge_micro_usd,
         outcome=settled.outcome,
     )
-    events = tuple(TransportEvent(sequence=at, payload=payload) for at, payload in enumerate(settled.events))
+    events = tuple([TransportEvent(sequence=at, payload=payload) for at, payload in enumerate(settled.events)])
     result = TransportResult(
         schema_id=TRANSPORT_RESULT,
         request_id=begin.request_id,

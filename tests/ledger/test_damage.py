@@ -154,7 +154,7 @@ async def test_bytes_of_a_provider_that_look_like_a_batch_are_none(open_ledger: 
     """A torn answer that holds whole batches of another ledger, block by block, is one torn tail."""
     await session(open_ledger, [0], clean=False)
     content = contents_of(directory)[FIRST]
-    framed = on_disk.encode_record(v.RecordBody(begin=records.begin(7)))
+    framed = on_disk.encode_record(records.begin(7))
     posing = b"".join(
         on_disk.encode_batch([framed], salt=b"S" * 16, segment=1, number=4, previous_head=bytes(32)).pieces
     )
@@ -189,7 +189,7 @@ async def test_a_batch_with_another_past_is_damage(open_ledger: OpenLedger, dire
     """Whoever edits a record and mends its CRCs breaks the chain behind it."""
     await session(open_ledger, [0], clean=False)
     content = contents_of(directory)[FIRST]
-    framed = [on_disk.encode_record(v.RecordBody(begin=records.begin(1)))]
+    framed = [on_disk.encode_record(records.begin(1))]
     assert read({FIRST: continued(content, framed)})[0].reserved == 100
     with pytest.raises(LedgerDamaged, match="a batch that continues the chain"):
         read({FIRST: continued(content, framed, previous_head=b"h" * 32)})
@@ -200,7 +200,7 @@ async def test_a_kind_of_another_version_is_refused_and_named_as_no_loss(
 ) -> None:
     await session(open_ledger, [0], clean=False)
     content = contents_of(directory)[FIRST]
-    framed = bytearray(on_disk.encode_record(v.RecordBody(begin=records.begin(5))))
+    framed = bytearray(on_disk.encode_record(records.begin(5)))
     framed[4] = 5
     framed[8:12] = crc32(framed[on_disk.RECORD_HEADER_BYTES :], 5).to_bytes(4, "big")
     with pytest.raises(LedgerDamaged, match="newer version of sidecar wrote kind 5") as refused:
@@ -233,5 +233,5 @@ async def test_records_that_contradict_each_other_are_damage(
     await session(open_ledger, [0], clean=False)
     content = contents_of(directory)[FIRST]
     with pytest.raises(LedgerDamaged, match=expected) as refused:
-        read({FIRST: continued(content, [on_disk.encode_record(body) for body in bodies])})
+        read({FIRST: continued(content, [on_disk.encode_record(body.chosen) for body in bodies])})
     assert refused.value.offset == used_by(content)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import records
 
+from sidecar.contract import canonical
 from sidecar.contract import values as v
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.format import BLOCK_BYTES, FormatFault, SegmentHeader
@@ -28,7 +29,7 @@ BODIES = [
 
 
 def batch_of(bodies: list[v.RecordBody]) -> bytes:
-    framed = [on_disk.encode_record(body) for body in bodies]
+    framed = [on_disk.encode_record(body.chosen) for body in bodies]
     return b"".join(on_disk.encode_batch(framed, salt=b"s" * 16, segment=2, number=7, previous_head=b"h" * 32).pieces)
 
 
@@ -55,8 +56,10 @@ def test_another_format_version_is_named() -> None:
 
 @pytest.mark.parametrize("body", BODIES, ids=["opened", "begin", "completed", "low_water", "closed"])
 def test_a_record_comes_back_and_every_byte_of_it_counts(body: v.RecordBody) -> None:
-    framed = on_disk.encode_record(body)
+    framed = on_disk.encode_record(body.chosen)
     assert on_disk.decode_record(framed) == body
+    record = v.ReplayRecord(schema_id=v.REPLAY_RECORD, record=body)
+    assert framed[on_disk.RECORD_HEADER_BYTES :] == canonical.encode(record)
     for at in range(len(framed)):
         with pytest.raises(FormatFault):
             on_disk.decode_record(framed[:at] + bytes([framed[at] ^ 0x10]) + framed[at + 1 :])
@@ -65,7 +68,7 @@ def test_a_record_comes_back_and_every_byte_of_it_counts(body: v.RecordBody) -> 
 
 
 def test_a_kind_of_a_newer_version_is_named() -> None:
-    framed = bytearray(on_disk.encode_record(BODIES[0]))
+    framed = bytearray(on_disk.encode_record(BODIES[0].chosen))
     encoded = bytes(framed[on_disk.RECORD_HEADER_BYTES :])
     framed[4] = 4
     framed[8:12] = crc32(encoded, 4).to_bytes(4, "big")

@@ -298,7 +298,7 @@ async def test_a_changed_byte_on_disk_is_never_replayed(open_ledger: OpenLedger,
 async def test_a_low_water_mark_is_read_at_open(open_ledger: OpenLedger) -> None:
     ledger = open_ledger()
     async with ledger.running():
-        framed = on_disk.encode_record(v.RecordBody(low_water=v.LowWaterRecord(expires_at_unix_ms=777)))
+        framed = on_disk.encode_record(v.LowWaterRecord(expires_at_unix_ms=777))
         append = Append(framed, ledger._room.place_closed(len(framed)), lambda _: None)
         ledger._writer.append(append)
         await append

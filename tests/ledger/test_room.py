@@ -132,7 +132,7 @@ def test_the_longest_record_without_an_answer_is_a_settlement(stray: str) -> Non
             end, settlement.result_frame(begin, end), begin_segment=v.U64_MAX, begin_offset=v.U64_MAX,
             completed_at_unix_ms=v.U64_MAX, first_event_at_unix_ms=v.U64_MAX,
         )  # fmt: skip
-        framed = on_disk.encode_record(v.RecordBody(completed=record))
+        framed = on_disk.encode_record(record)
         assert padded(BATCH_HEADER_BYTES + len(framed)) <= SETTLE_BYTES
         around = len(framed) - len(record.response)
         assert SURE_RESPONSE_BYTES + around <= SETTLEMENT_BYTES, "what is always taken fits whatever stands around it"

@@ -61,6 +61,7 @@ def test_whatever_is_said_stays_one_line_of_printable_ascii(said: str, form: For
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
+@example("plain after=end")
 def test_a_value_can_be_read_back_and_no_value_looks_like_another_key(said: str) -> None:
     written = logged("journal", said=said, after="end").removeprefix("<4>over_run said=").removesuffix(" after=end\n")
     assert (json.loads(written) if written.startswith('"') else written) == said
