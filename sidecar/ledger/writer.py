@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import accumulate, repeat
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +83,7 @@ class Writer:
         self._thread: CommitThread[list[Append]] = CommitThread(self._commit)
         # Known to the Trio side alone.
         self._gathered: deque[Append] = deque()
+        self._gathered_bytes = 0
         self._under_way = False
         self._releasing = trio.CancelScope()
         self._asleep: trio.lowlevel.Task | None = None
@@ -117,6 +119,7 @@ class Writer:
             append.land(LedgerUnavailable(self.poisoned))
             return
         self._gathered.append(append)
+        self._gathered_bytes += len(append.framed)
         self._release_soon()
 
     @property
@@ -134,6 +137,26 @@ class Writer:
         """One batch goes to the thread, if it has none: what has gathered, up to the bounds and its segment's end."""
         if self._under_way or not self._gathered:
             return
+        appends = self._all_gathered() or self._first_gathered()
+        self._under_way = True
+        self._thread.hand_over(appends)
+
+    def _all_gathered(self) -> list[Append]:
+        """What has gathered, where one batch holds it; else nothing. Segments follow each other, so two ends tell."""
+        gathered = self._gathered
+        if (
+            len(gathered) > BATCH_RECORDS_MAX
+            or self._gathered_bytes > BATCH_BYTES_MAX
+            or gathered[0].slot is not gathered[-1].slot
+        ):
+            return []
+        appends = list(gathered)
+        gathered.clear()
+        self._gathered_bytes = 0
+        return appends
+
+    def _first_gathered(self) -> list[Append]:
+        """As much as one batch holds, one record at least."""
         appends: list[Append] = []
         size = 0
         while self._gathered and len(appends) < BATCH_RECORDS_MAX:
@@ -142,8 +165,8 @@ class Writer:
             if appends and (first.slot is not appends[0].slot or size > BATCH_BYTES_MAX):
                 break
             appends.append(self._gathered.popleft())
-        self._under_way = True
-        self._thread.hand_over(appends)
+            self._gathered_bytes -= len(first.framed)
+        return appends
 
     async def wait_poisoned(self) -> None:
         await self._poison.wait()
@@ -167,13 +190,10 @@ class Writer:
         self.batches += 1
         self.records += len(appends)
         self.written_bytes += end - offset
-        self._on_landed(slot, end, [len(append.framed) for append in appends])
-        places: list[Landed] = []
-        at = offset + BATCH_HEADER_BYTES
-        for append in appends:
-            places.append(Place(slot.number, at, len(append.framed)))
-            at += len(append.framed)
-        self._tell(appends, places)
+        sizes = [len(append.framed) for append in appends]
+        self._on_landed(slot, end, sizes)
+        begins = accumulate(sizes, initial=offset + BATCH_HEADER_BYTES)
+        self._tell(appends, map(Place, repeat(slot.number), begins, sizes))
         if self._gathered:
             self._release_soon()
 
@@ -182,6 +202,7 @@ class Writer:
         self._poison.set()
         waiting = [*appends, *self._gathered]
         self._gathered.clear()
+        self._gathered_bytes = 0
         self._tell(waiting, [LedgerUnavailable(why) for _ in waiting])
 
     def _tell(self, appends: Iterable[Append], landed: Iterable[Landed]) -> None:
