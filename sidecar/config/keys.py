@@ -55,14 +55,22 @@ class Key(Struct, frozen=True):
     default: Any = REQUIRED
 
 
+Fault = tuple[str, str]
+
+
 class KindKeys(Struct, frozen=True):
     """What a connector kind wants of its table beside the keys that all connectors have.
 
-    `keys` gives the key table for a configuration in this folder, from which relative paths begin.
+    `keys` gives the key table for a configuration in this folder, from which relative paths begin; `model_keys` are
+    those of each model that it serves. `faults` says what of a connector's settings can't work together, and
+    `model_faults` what of a model's settings can't work with those of its connector: keys, and what is wrong with each.
     """
 
     keys: Callable[[Path], tuple[Key, ...]] = lambda folder: ()
     needs_base_url: bool = False
+    model_keys: tuple[Key, ...] = ()
+    faults: Callable[[Mapping[str, Any]], Iterable[Fault]] = lambda settings: ()
+    model_faults: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[Fault]] = lambda connector, model: ()
 
 
 class Complaints:

@@ -6,7 +6,7 @@ import grp
 import pwd
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,6 +15,7 @@ from sidecar.config.keys import (
     Complaint,
     Complaints,
     ConfigFaults,
+    Fault,
     Key,
     KindKeys,
     lines_of,
@@ -89,7 +90,8 @@ class _Reading:
         ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
         self._check_sizes(daemon, ledger)
         connectors = self._each(document, "connector", self._connector)
-        models = self._each(document, "model", self._model)
+        by_name = {connector.name: connector for connector in connectors}
+        models = self._each(document, "model", lambda table, path: self._model(table, path, document, by_name))
         callers = self._each(document, "caller", lambda table, path: self._caller(table, path, ledger))
         operators = self._each(document, "operator", self._peer)
         self._check_names(document)
@@ -102,7 +104,7 @@ class _Reading:
             ledger=LedgerPlace(**ledger),
             callers={caller.id: caller for caller in callers},
             operators=tuple(operators),
-            connectors={connector.name: connector for connector in connectors},
+            connectors=by_name,
             models={model.name: model for model in models},
         )
 
@@ -183,8 +185,14 @@ class _Reading:
         if len(self.complaints.all) > before:
             return None
         settings = {key.name: values.pop(key.name) for key in own}
+        if kind is not None:
+            self._say_faults(kind.faults(settings), path)
         del values["allow_plain_http"]
-        return Connector(settings=settings, **values)
+        return Connector(settings=settings, **values) if len(self.complaints.all) == before else None
+
+    def _say_faults(self, faults: Iterable[Fault], path: str) -> None:
+        for key, what in faults:
+            self.complaints.add(f"{path}.{key}", what)
 
     def _check_url(self, kind: KindKeys, values: dict[str, Any], path: str) -> None:
         if "base_url" not in values:
@@ -201,11 +209,35 @@ class _Reading:
                 "use https, or write allow_plain_http = true",
             )
 
-    def _model(self, table: Any, path: str) -> Model | None:
+    def _model(
+        self, table: Any, path: str, document: dict[str, Any], connectors: Mapping[str, Connector]
+    ) -> Model | None:
         before = len(self.complaints.all)
-        values = read_values(table, tables.model_keys(), path, self.complaints)
+        common = tables.model_keys()
+        kind = self._kind_of_model(table, document)
+        if kind is None and isinstance(table, dict):  # what its connector's kind would have wanted is not known
+            of_kinds = {key.name for one in self._kinds.values() for key in one.model_keys}
+            table = {name: value for name, value in table.items() if name not in of_kinds}
+        own = kind.model_keys if kind else ()
+        values = read_values(table, (*common, *own), path, self.complaints)
         prices = self._prices(values.pop("price"), path) if "price" in values else ()
-        return Model(prices=prices, **values) if len(self.complaints.all) == before else None
+        if len(self.complaints.all) > before:
+            return None
+        settings = {key.name: values.pop(key.name) for key in own}
+        connector = connectors.get(values["connector"])
+        if kind is not None and connector is not None:
+            self._say_faults(kind.model_faults(connector.settings, settings), path)
+        model = Model(prices=prices, settings=settings, **values)
+        return model if len(self.complaints.all) == before else None
+
+    def _kind_of_model(self, table: Any, document: dict[str, Any]) -> KindKeys | None:
+        """The kind of the connector that a model names, where there is such a connector of a kind that is built."""
+        wanted = _id_of(table, "connector")
+        for connector in _list(document, "connector"):
+            if wanted and _id_of(connector, "name") == wanted and isinstance(connector, dict):
+                kind = connector.get("kind")
+                return self._kinds.get(kind) if isinstance(kind, str) else None
+        return None
 
     def _prices(self, price_tables: list[Any], path: str) -> tuple[DatedPrice, ...]:
         before = len(self.complaints.all)

@@ -84,6 +84,8 @@ class Connector(Struct, frozen=True, kw_only=True):
 
 
 class Model(Struct, frozen=True, kw_only=True):
+    """`settings` holds what the connector's kind asked of its models, already checked."""
+
     name: str
     connector: str
     upstream: str
@@ -92,6 +94,7 @@ class Model(Struct, frozen=True, kw_only=True):
     input_overhead_tokens_per_item: int
     tools_rendered_twice: bool
     prices: tuple[DatedPrice, ...]
+    settings: Mapping[str, Any]
 
 
 class Config(Struct, frozen=True, kw_only=True):

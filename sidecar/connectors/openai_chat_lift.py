@@ -1,8 +1,6 @@
 """From the body of a Chat Completions answer, in pieces, to an Answer. Pure.
 
-A body that begins with a bracket is one JSON document (an error, or an answer
-that was not streamed), whatever its content type says; else it is an event
-stream. Text goes to the Answer as it comes. Tool calls wait for the end, for
+Text goes to the Answer as it comes. Tool calls wait for the end, for
 only the finish reason says whether they are whole. The end itself waits for
 `[DONE]` or the body's end, because the usage comes behind the finish reason;
 `settle` ends the answer earlier where the body breaks off after it. Counts in
@@ -13,19 +11,14 @@ Source: WIRE sections 1.1, 1.4 and 3.4 to 3.6.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from sidecar.connectors.event_stream import EventStream, StreamFault
-from sidecar.connectors.failures import kind_of, words_of
-from sidecar.connectors.model_names import is_same_family
+from sidecar.connectors.body_lift import BodyLift, Clean, an_object, word
 from sidecar.connectors.promise import Answer, ResponseTooLarge
 from sidecar.connectors.tool_calls import BrokenCall, CallPieces, CallsTooLarge, WholeCall
-from sidecar.connectors.unicode_pieces import NotUnicode, UnicodePieces
-from sidecar.contract.values import FailureKind, StopReason, Usage
+from sidecar.connectors.unicode_pieces import NotUnicode
+from sidecar.contract.values import StopReason, Usage
 from sidecar.rules.usage import UnusableUsage, plain_usage
 
 STOP_REASONS: Final[dict[str, StopReason]] = {
@@ -41,76 +34,26 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
 }
 FAILED_FINISHES: Final = frozenset({"error", "insufficient_system_resource"})
 _WHOLE_TURNS: Final = frozenset({"end_turn", "tool_use"})  # every call of such a turn is whole, or broken
-_OPENING_BYTES: Final = 64  # of the body, that tell whether it can be an event stream
-_FIELDS: Final = (b"data", b"event", b"id", b"retry")
-_RESPONSE_ID_CHARACTERS_MAX: Final = 256
-_WORD_CHARACTERS_MAX: Final = 1024  # of what names something; what is longer names nothing
 _CHOICES_MAX: Final = 16  # one is asked for
 
 
-class Lift:
-    """Feed it the body; `is_over` says that nothing more of it matters."""
+class Lift(BodyLift):
+    """One Chat Completions answer."""
 
-    def __init__(self, answer: Answer, clean: Callable[[str], str], *, upstream: str, document_bytes_max: int) -> None:
-        self._answer = answer
-        self._upstream = upstream
-        self._clean = clean
-        self._document_bytes_max = document_bytes_max
-        self._stream = EventStream(line_bytes_max=document_bytes_max, event_bytes_max=document_bytes_max)
-        self._document: bytearray | None = None
-        self._begun = False
-        self._opening = b""  # without the blanks before it
-        self._has_event = False
+    _terminal = "finish reason"
+    _kind_of_answer = "chat completion"
+
+    def __init__(self, answer: Answer, clean: Clean, *, upstream: str, document_bytes_max: int) -> None:
+        super().__init__(answer, clean, upstream=upstream, document_bytes_max=document_bytes_max)
         self._finish: str | None = None
         self._usage: dict[str, Any] | None = None  # that came with the finish reason or behind it
         self._running: dict[str, Any] | None = None  # that came before it, and nothing was said since
         self._refused = False
-        self._text = UnicodePieces()
         self._calls = CallPieces(document_bytes_max)
-        self._response_id: str | None = None
-        self.is_over = False
 
     @property
-    def has_usage(self) -> bool:
-        """Whether the finish reason and the usage have been read, so that only `[DONE]` is still to come."""
+    def has_all_but_the_end(self) -> bool:
         return self._finish is not None and self._usage is not None
-
-    def feed(self, piece: bytes) -> None:
-        if self.is_over:
-            return
-        self._open(piece)
-        if self._document is None:
-            for event in self._stream.feed(piece):
-                self._take(event if isinstance(event, StreamFault) else event.data)
-            return
-        self._document += piece
-        if len(self._document) > self._document_bytes_max:
-            self._break("result_size", f"the provider's JSON body is larger than {self._document_bytes_max} bytes")
-
-    def _open(self, piece: bytes) -> None:
-        """Looks at the body's first bytes, which say what it is."""
-        if len(self._opening) < _OPENING_BYTES:
-            shown = piece if self._opening else piece.lstrip()
-            self._opening = (self._opening + shown[:_OPENING_BYTES])[:_OPENING_BYTES]
-        if not self._begun and piece.strip():
-            self._begun = True
-            if piece.lstrip()[:1] in (b"{", b"["):
-                self._document = bytearray()
-
-    def close(self) -> None:
-        """The body has ended."""
-        if self.is_over:
-            return
-        if self._document is not None:
-            self._whole(bytes(self._document))
-        else:
-            for event in self._stream.close():
-                self._take(event if isinstance(event, StreamFault) else event.data)
-        self.settle()
-        if self._document is None and not self._has_event and not _may_begin_stream(self._opening):
-            what = "a page" if _without_mark(self._opening).startswith(b"<") else "neither an event stream nor JSON"
-            self._break("provider", f"the provider sent {what} and no chat completion: is base_url right?")
-        self._break("unavailable", "the stream ended before its finish reason")
 
     def settle(self) -> None:
         """Ends the answer if its finish reason has been read; else does nothing."""
@@ -165,66 +108,27 @@ class Lift:
             self._answer.note("usage_clamped")
         return usage
 
-    def _take(self, event: str | StreamFault) -> None:
-        if self.is_over:
-            return
-        if isinstance(event, StreamFault):
-            kind: FailureKind = "result_size" if event.is_too_large else "provider"
-            self._break(kind, f"the provider's stream can't be read: {event.why}")
-            return
-        self._has_event = True
-        event = event.strip()
-        if not event or event.startswith(":"):
-            return  # keep-alives: `data:` alone, and `data: : keepalive`
-        if event == "[DONE]":
-            self._usage = self._usage or self._running  # nothing can come behind it, so the last count is the final one
-            self.settle()
-            self._break("unavailable", "the stream was done before its finish reason")
-            return
-        try:
-            chunk = json.loads(event)
-        except (ValueError, RecursionError):
-            chunk = None
-        if isinstance(chunk, dict):
-            self._chunk(chunk, "delta")
-        else:
-            self._break("provider", "an event of the stream is no JSON object")
+    def _done(self) -> None:
+        self._usage = self._usage or self._running  # nothing can come behind it, so the last count is the final one
+        self.settle()
+        self._break("unavailable", "the stream was done before its finish reason")
 
-    def _whole(self, body: bytes) -> None:
-        """A body that is one JSON document."""
-        try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            self._break("unavailable", "the provider's JSON body ended early or is broken")
-            return
-        if isinstance(document, list) and len(document) == 1:
-            document = document[0]
-        if not isinstance(document, dict):
-            self._break("provider", "the provider's body is no JSON object")
-            return
-        self._chunk(document, "message")
-        if self._finish is None:
-            self._break("provider", "the provider's body has neither an error nor a finished answer")
+    def _object(self, said: dict[str, Any], *, is_document: bool) -> None:
+        self._chunk(said, "message" if is_document else "delta")
 
     def _chunk(self, chunk: dict[str, Any], part: str) -> None:
         usage = _usage_in(chunk)
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error:
             self._usage = usage or self._usage
-            self._error(error if isinstance(error, dict) else {"message": error})
+            self._failed(error if isinstance(error, dict) else {"message": error})
             return
-        self._names(_word(chunk.get("id")), _word(chunk.get("model")))
+        self._names(chunk.get("id"), chunk.get("model"))
         self._choices(chunk.get("choices"), part)
         if usage is not None and self._finish is not None:
             self._usage = usage
         elif usage is not None:
             self._running = usage
-
-    def _names(self, response_id: str, model: str) -> None:
-        if self._response_id is None and response_id and response_id.isprintable():
-            self._response_id = self._clean(response_id)[:_RESPONSE_ID_CHARACTERS_MAX]
-        if not is_same_family(self._upstream, model):
-            self._answer.note("other_model")
 
     def _choices(self, choices: object, part: str) -> None:
         if choices is None:
@@ -254,46 +158,26 @@ class Lift:
     def _part(self, part: dict[str, Any]) -> None:
         if any(said for name, said in part.items() if name != "role"):
             self._running = None
-        self._answer.text(self._text.feed(_text_in(part.get("content"))))
+        self._say(_text_in(part.get("content")))
         refusal = part.get("refusal")
         if isinstance(refusal, str) and refusal:
             self._refused = True
-            self._answer.text(self._text.feed(refusal))
+            self._say(refusal)
         calls = part.get("tool_calls")
         if isinstance(calls, list):
             self._calls.take_all(calls)
 
-    def _error(self, error: dict[str, Any]) -> None:
+    def _failed(self, error: dict[str, Any]) -> None:
         try:
             usage = self._lifted_usage()
         except UnusableUsage:
             usage = None
-        self._break(kind_of(error, None), words_of(error) or "the provider failed inside its answer", usage)
-
-    def _break(self, kind: FailureKind, why: str, usage: Usage | None = None) -> None:
-        """Nothing more is read; ignored where the answer has ended already."""
-        self.is_over = True
-        self._answer.fail(kind, self._clean(why), usage)
-
-
-def _without_mark(opening: bytes) -> bytes:
-    return opening.removeprefix(b"\xef\xbb\xbf").lstrip()
-
-
-def _may_begin_stream(opening: bytes) -> bool:
-    """Whether an event stream can begin so, or what a cut left of one: nothing, a comment, a field's begin."""
-    name = re.split(rb"[:\r\n]", _without_mark(opening), maxsplit=1)[0]
-    return any(field.startswith(name) for field in _FIELDS)
-
-
-def _word(said: object) -> str:
-    """A name of something; empty for what is no text, or too long to be one."""
-    return said if isinstance(said, str) and len(said) <= _WORD_CHARACTERS_MAX else ""
+        self._error(error, usage)
 
 
 def _finish_in(said: object) -> str:
     """A finish reason; what can be none is told by what it is instead, and so is not known."""
-    if isinstance(said, str) and not _word(said):
+    if isinstance(said, str) and not word(said):
         return f"a text of {len(said)} characters"
     return f"a {type(said).__name__}" if isinstance(said, list | dict) else str(said)
 
@@ -312,13 +196,13 @@ def _usage_in(chunk: dict[str, Any]) -> dict[str, Any] | None:
     usage = chunk.get("usage")
     if not isinstance(usage, dict):
         return None
-    cached = _object(chunk.get("timings")).get("cache_n")
+    cached = an_object(chunk.get("timings")).get("cache_n")
     return usage if cached is None else {"cache_n": cached, **usage}
 
 
 def usage_of(said: dict[str, Any]) -> tuple[Usage, bool]:
     """The usage object of a chunk; raises UnusableUsage."""
-    prompt, completion = _object(said.get("prompt_tokens_details")), _object(said.get("completion_tokens_details"))
+    prompt, completion = an_object(said.get("prompt_tokens_details")), an_object(said.get("completion_tokens_details"))
     output, reasoning = said.get("completion_tokens"), completion.get("reasoning_tokens")
     if _reports_reasoning_apart(said.get("prompt_tokens"), output, reasoning, said.get("total_tokens")):
         output += reasoning  # type: ignore[operator]
@@ -340,7 +224,3 @@ def _reports_reasoning_apart(prompt: object, completion: object, reasoning: obje
     """xAI counts reasoning beside the completion: then the total is the sum of all three."""
     counts = [count for count in (prompt, completion, reasoning) if isinstance(count, int) and count >= 0]
     return len(counts) == 3 and isinstance(reasoning, int) and reasoning > 0 and sum(counts) == total
-
-
-def _object(said: object) -> dict[str, Any]:
-    return said if isinstance(said, dict) else {}

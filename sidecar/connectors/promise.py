@@ -18,8 +18,9 @@ Source: CONTRACT sections 5 and 6, WIRE section 1.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -37,6 +38,8 @@ from sidecar.contract.values import (
     Usage,
 )
 
+NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
+
 
 class Rejected(Exception):
     """This provider can't take this request; nothing was sent. The message says why, for a person."""
@@ -48,6 +51,7 @@ class Lowered(Struct, frozen=True, kw_only=True):
     `body`: the connector's own form (an HTTP body's bytes, or any value that its exchange reads).
     `states_dropped`: reasoning states of this provider left out because this model can't use them.
     `call_ids`: every tool call id of the request, so that an answer's ids can be kept apart from them.
+    `notes`: what of the request its provider has no place for, and so was left out; they go into the record.
     """
 
     request: ProviderRequest
@@ -55,6 +59,7 @@ class Lowered(Struct, frozen=True, kw_only=True):
     body: Any
     states_dropped: int
     call_ids: frozenset[str]
+    notes: tuple[Note, ...] = ()
 
 
 class Ended(Struct, frozen=True, kw_only=True):
@@ -192,8 +197,11 @@ class Answer:
 class Connector(Protocol):
     """One provider, ready to be asked. Safe for many exchanges at once."""
 
-    def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
-        """Pure. Raises Rejected for what this provider can't take. States of other providers are gone already."""
+    def lower(self, request: ProviderRequest, upstream: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Lowered:
+        """Pure. Raises Rejected for what this provider can't take. States of other providers are gone already.
+
+        `upstream` and `settings` (by the kind's own model keys) are the configuration's for the model that is asked.
+        """
         ...
 
     def at_once(self, lowered: Lowered, answer: Answer) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import trio
 from msgspec import Struct, structs
 
 from sidecar.connectors.messages import clean_message
-from sidecar.connectors.promise import Answer, Lowered, Rejected
+from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered, Rejected
 from sidecar.connectors.script import ABSENT, Rule
 from sidecar.contract import canonical
 from sidecar.contract.values import InputItem, ProviderRequest, StopReason, Usage
@@ -70,7 +71,7 @@ class Scripted:
         self._prepared = tuple(_Prepared(at, rule) for at, rule in enumerate(rules))
         self._answered: Counter[int] = Counter()
 
-    def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
+    def lower(self, request: ProviderRequest, upstream: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Lowered:
         kept = tuple([item for item in request.input if not item.reasoning_state or _is_usable(item, upstream)])
         if not kept:
             raise Rejected("nothing is left of the input without reasoning states that this model can't use")

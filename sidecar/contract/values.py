@@ -299,6 +299,14 @@ Note = Literal[
     "other_model",  # the provider answered with a model of another family
     "result_degraded",  # the answer was too large to carry or to record
     "call_id_replaced",  # a call id was empty, ill-formed or used before
+    "effort_dropped",  # the provider, or this model, knows no reasoning effort
+    "retention_dropped",  # the provider has no cache that a request can ask for
+    "parallel_calls_allowed",  # the provider can't be kept to one tool call at a time
+    "tool_choice_hinted",  # the provider takes a required tool call for a wish
+    "tools_flattened",  # the provider takes less of a tool's schema than was given
+    "schema_loosened",  # the provider holds its answer to less of the schema than was given
+    "provider_fallback",  # more than one model answered, and the charge is the dearer of bound and usage
+    "state_dropped_upstream",  # the provider did not read a reasoning state that it was sent
 ]
 
 

@@ -161,7 +161,7 @@ class Exchange:
         if not usable.input:
             raise Refused("ProviderRejected", "nothing is left of the input without foreign reasoning states")
         try:
-            lowered = self._connectors[model.connector].lower(usable, model.upstream)
+            lowered = self._connectors[model.connector].lower(usable, model.upstream, model.settings)
         except Rejected as rejected:
             raise Refused("ProviderRejected", str(rejected)) from rejected  # 11
         return lowered, dropped + lowered.states_dropped

@@ -85,6 +85,8 @@ def settle(
             return _failed(begin, "provider", "the reported usage is no money", None, events, notes)
         if policy == "estimate":
             notes = (*notes, "usage_estimated")
+        if "provider_fallback" in notes:  # some of it was made at prices that are not known here
+            charge = max(charge, begin.reservation_micro_usd)
     completed = Completed(stop_reason=ended.stop_reason, usage=usage, provider_response_id=ended.provider_response_id)
     return Settled(
         outcome=TransportOutcome(completed=completed),

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from kit import build
 
-from sidecar.connectors.openai_chat import endpoint
 from sidecar.connectors.openai_chat_lower import Dialect, lower
 from sidecar.connectors.promise import Rejected
 from sidecar.contract import values as v
@@ -162,22 +161,6 @@ def test_what_the_api_cannot_take_is_rejected_before_sending(
 ) -> None:
     with pytest.raises(Rejected, match=why):
         body(*items, **changes)
-
-
-@pytest.mark.parametrize(
-    ("base", "url"),
-    [
-        ("http://h:1", "http://h:1/v1/chat/completions"),
-        ("http://h:1/", "http://h:1/v1/chat/completions"),
-        ("http://h/v1", "http://h/v1/chat/completions"),
-        ("https://h/api/v1///", "https://h/api/v1/chat/completions"),
-        ("https://h/openai", "https://h/openai/chat/completions"),
-        ("https://h/v1/chat/completions/", "https://h/v1/chat/completions"),
-        ("http://[::1]:80/v1", "http://[::1]:80/v1/chat/completions"),
-    ],
-)
-def test_the_path_is_joined_right_whatever_the_base_brings(base: str, url: str) -> None:
-    assert endpoint(base) == url
 
 
 def test_a_schema_with_an_integer_of_any_length_goes_out_as_it_stands() -> None:

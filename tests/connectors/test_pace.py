@@ -9,7 +9,8 @@ import pytest
 import trio
 from kit import build
 
-from sidecar.connectors.openai_chat import OpenAIChat
+from sidecar.connectors import openai_chat
+from sidecar.connectors.http_connector import Bounds, HttpConnector
 from sidecar.connectors.openai_chat_lower import Dialect
 from sidecar.connectors.pace import TURN_SECONDS_MAX, Pace
 from sidecar.connectors.promise import Answer
@@ -69,14 +70,11 @@ class Buffered(httpx2.AsyncBaseTransport):
 
 
 async def steps_of_exchange(pieces: list[bytes], tick_seconds: float, status: int = 200) -> int:
-    connector = OpenAIChat(
+    connector = HttpConnector(
         httpx2.AsyncClient(transport=Buffered(status, pieces)),
-        base_url="http://provider.test/v1",
-        secret=None,
-        response_bytes_max=1_000_000,
-        body_bytes_max=10_000_000,
-        dialect=Dialect(),
-        clock=Ticking(tick_seconds),
+        openai_chat.api(base_url="http://provider.test/v1", secret=None, dialect=Dialect()),
+        Bounds(response_bytes_max=1_000_000, body_bytes_max=10_000_000),
+        Ticking(tick_seconds),
     )
     answer = Answer(frozenset(), 1_000_000)
     lowered = connector.lower(build.request(), "tiny")

@@ -9,8 +9,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 from kit.stub_http import Reply, chunked, stub_provider
 
+from sidecar.connectors import openai_chat as chat
+from sidecar.connectors.http_connector import Bounds, HttpConnector
 from sidecar.connectors.http_exchange import new_client
-from sidecar.connectors.openai_chat import OpenAIChat
 from sidecar.connectors.openai_chat_lower import Dialect
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import Rule, ScriptedCall, ScriptedFailure
@@ -69,15 +70,12 @@ async def openai_chat(behaviour: str) -> AsyncIterator[Connector]:
 
 def chat_at(
     url: str, *, secret: str | None = None, body_bytes_max: int = 10_000_000, keeps_connections: bool = False
-) -> OpenAIChat:
+) -> HttpConnector:
     """`keeps_connections`: as it would with a server that is reached over TLS."""
-    return OpenAIChat(
+    return HttpConnector(
         new_client("https:" if keeps_connections else url, idle_connections_max=4),
-        base_url=url,
-        secret=secret,
-        response_bytes_max=1_000_000,
-        body_bytes_max=body_bytes_max,
-        dialect=Dialect(),
+        chat.api(base_url=url, secret=secret, dialect=Dialect()),
+        Bounds(response_bytes_max=1_000_000, body_bytes_max=body_bytes_max),
     )
 
 

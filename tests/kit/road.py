@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from kit.memory_ledger import MemoryLedger
 from sidecar.config.reading import read_config
 from sidecar.config.values import Config
 from sidecar.connectors.kinds import config_keys
-from sidecar.connectors.promise import Answer, Lowered
+from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import frames
 from sidecar.contract.values import ProviderRequest
@@ -116,8 +116,8 @@ class HeldConnector:
         self.on_ask: Callable[[], None] = lambda: None
         self._scripted = Scripted()
 
-    def lower(self, request: ProviderRequest, upstream: str) -> Lowered:
-        return self._scripted.lower(request, upstream)
+    def lower(self, request: ProviderRequest, upstream: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Lowered:
+        return self._scripted.lower(request, upstream, settings)
 
     def at_once(self, lowered: Lowered, answer: Answer) -> bool:
         return False

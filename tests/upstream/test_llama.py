@@ -14,7 +14,7 @@ from upstream.counters import counted
 from upstream.llama import Llama
 from upstream.plugin import API_KEY
 
-from sidecar.connectors.openai_chat import OpenAIChat
+from sidecar.connectors.http_connector import HttpConnector
 from sidecar.connectors.promise import Answer, Ended
 from sidecar.contract import canonical
 from sidecar.contract import values as v
@@ -29,13 +29,13 @@ LOOK = v.ToolDefinition(
 
 
 @asynccontextmanager
-async def connected(llama: Llama, secret: str | None = None) -> AsyncIterator[OpenAIChat]:
+async def connected(llama: Llama, secret: str | None = None) -> AsyncIterator[HttpConnector]:
     connector = chat_at(llama.base_url, secret=secret or llama.api_key)
     yield connector
     await connector.aclose()
 
 
-async def asked(connector: OpenAIChat, request: v.ProviderRequest) -> Answer:
+async def asked(connector: HttpConnector, request: v.ProviderRequest) -> Answer:
     lowered = connector.lower(request, "tiny")
     answer = Answer(lowered.call_ids, 1_000_000)
     with trio.fail_after(60):
@@ -113,7 +113,7 @@ async def test_a_request_above_the_context_is_invalid_and_costs_nothing(llama_se
 async def test_many_at_once_each_get_their_own_end(llama_server: Llama) -> None:
     ends: list[Ended] = []
 
-    async def ask(connector: OpenAIChat) -> None:
+    async def ask(connector: HttpConnector) -> None:
         ends.append(end(await asked(connector, build.request(max_output_tokens=20))))
 
     async with connected(llama_server) as connector, trio.open_nursery() as nursery:
