@@ -1,0 +1,71 @@
+"""What lowers of several APIs share: turns, ids and names that every server takes, a caller's JSON left as it stands.
+
+Pure functions of their arguments alone, so that an earlier turn is lowered to
+the same bytes in every later request. Source: WIRE section 1.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+
+from sidecar.connectors.promise import Rejected
+from sidecar.contract.json_text import NotJsonObject, check_object
+from sidecar.contract.values import AssistantText, InputItem, ReasoningState, ToolCall
+
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_FALLING: Final = {"max": ("max", "xhigh", "high")}  # what stands in for the greatest effort where it is not known
+
+
+def turns(items: tuple[InputItem, ...]) -> list[tuple[bool, list[Any]]]:
+    """Neighbours of one side together: whether it is the assistant's, and what was said."""
+    return [
+        (is_assistant, [item.chosen for item in side])
+        for is_assistant, side in groupby(items, key=lambda item: _is_assistant(item.chosen))
+    ]
+
+
+def _is_assistant(said: object) -> bool:
+    return isinstance(said, AssistantText | ToolCall | ReasoningState)
+
+
+def call_id(said: str) -> str:
+    """The id itself where every server takes it, else one made of its digest: call and result agree, always."""
+    if _CALL_ID.fullmatch(said):
+        return said
+    return "c_" + hashlib.sha256(said.encode()).hexdigest()[:40]
+
+
+def tool_name(said: str) -> str:
+    """The name, where every server takes it. Raises Rejected."""
+    if not _TOOL_NAME.fullmatch(said):
+        raise Rejected(f"the tool name {said:.80} is not 1 to 64 letters, digits, underscores and hyphens")
+    return said
+
+
+def checked_arguments(call: ToolCall) -> str:
+    """The text of a call's arguments, which is a JSON object; `{}` where it is empty. Raises Rejected."""
+    arguments = call.arguments or "{}"
+    try:
+        check_object(arguments)
+    except NotJsonObject as wrong:
+        raise Rejected(f"the arguments of tool call {call.call_id:.80} are no JSON object: {wrong}") from None
+    return arguments
+
+
+def as_it_stands(text: str) -> msgspec.Raw:
+    """A JSON document that the caller wrote, byte for byte: no schema is ever rewritten."""
+    return msgspec.Raw(text.encode())
+
+
+def fitting_effort(asked: str, efforts: tuple[str, ...]) -> str:
+    """The word for this effort that the model takes; the greatest falls back to the next. Raises Rejected."""
+    for word in _FALLING.get(asked, (asked,)):
+        if word in efforts:
+            return word
+    raise Rejected(f"this model takes the reasoning efforts {', '.join(efforts)}, and not {asked}")
