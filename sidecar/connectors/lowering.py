@@ -19,6 +19,7 @@ from sidecar.contract.values import AssistantText, InputItem, ReasoningState, To
 
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # every word that a model may take
 _FALLING: Final = {"max": ("max", "xhigh", "high")}  # what stands in for the greatest effort where it is not known
 
 

@@ -15,6 +15,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sidecar.connectors.body_lift import BodyLift, Clean, an_object, word
+from sidecar.connectors.openai_chat_dialects import Dialect
+from sidecar.connectors.openai_chat_reasoning import ReasoningPieces, ReasoningTooLarge
 from sidecar.connectors.promise import Answer, ResponseTooLarge
 from sidecar.connectors.tool_calls import BrokenCall, CallPieces, CallsTooLarge, WholeCall
 from sidecar.connectors.unicode_pieces import NotUnicode
@@ -34,6 +36,7 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
 }
 FAILED_FINISHES: Final = frozenset({"error", "insufficient_system_resource"})
 _WHOLE_TURNS: Final = frozenset({"end_turn", "tool_use"})  # every call of such a turn is whole, or broken
+_PLAIN: Final = Dialect()
 _CHOICES_MAX: Final = 16  # one is asked for
 
 
@@ -43,13 +46,18 @@ class Lift(BodyLift):
     _terminal = "finish reason"
     _kind_of_answer = "chat completion"
 
-    def __init__(self, answer: Answer, clean: Clean, *, upstream: str, document_bytes_max: int) -> None:
+    def __init__(
+        self, answer: Answer, clean: Clean, *, upstream: str, document_bytes_max: int, dialect: Dialect = _PLAIN
+    ) -> None:
         super().__init__(answer, clean, upstream=upstream, document_bytes_max=document_bytes_max)
+        self._dialect = dialect
         self._finish: str | None = None
         self._usage: dict[str, Any] | None = None  # that came with the finish reason or behind it
         self._running: dict[str, Any] | None = None  # that came before it, and nothing was said since
         self._refused = False
+        self._has_said = False
         self._calls = CallPieces(document_bytes_max)
+        self._reasoning = ReasoningPieces(dialect.reasoning_replay, document_bytes_max)
 
     @property
     def has_all_but_the_end(self) -> bool:
@@ -88,15 +96,17 @@ class Lift(BodyLift):
             self._break("provider", "the provider stopped for a tool call and made none", usage)
             return
         self._answer.final_usage = usage
-        self._emit(calls)
+        self._emit(calls, self._reasoning.state(self._upstream) if is_whole else None)
         if self._refused and stop in _WHOLE_TURNS:
             stop = "refusal"
         elif calls and stop == "end_turn":
             stop = "tool_use"
         self._answer.complete(stop, usage, self._response_id)
 
-    def _emit(self, calls: list[WholeCall]) -> None:
+    def _emit(self, calls: list[WholeCall], state: bytes | None = None) -> None:
         with suppress(ResponseTooLarge):  # the answer has failed by itself
+            if state is not None:
+                self._answer.reasoning_state(state)
             for call in calls:
                 self._answer.tool_call(call.call_id, call.name, call.arguments)
 
@@ -110,6 +120,8 @@ class Lift(BodyLift):
 
     def _done(self) -> None:
         self._usage = self._usage or self._running  # nothing can come behind it, so the last count is the final one
+        if self._finish is None and self._dialect.done_is_an_end and self._has_said:
+            self._finish = "stop"
         self.settle()
         self._break("unavailable", "the stream was done before its finish reason")
 
@@ -146,7 +158,7 @@ class Lift(BodyLift):
         try:
             if isinstance(part, dict):
                 self._part(part)
-        except CallsTooLarge as fault:
+        except (CallsTooLarge, ReasoningTooLarge) as fault:
             self._break("result_size", str(fault))
             return
         except (BrokenCall, NotUnicode) as fault:
@@ -158,6 +170,8 @@ class Lift(BodyLift):
     def _part(self, part: dict[str, Any]) -> None:
         if any(said for name, said in part.items() if name != "role"):
             self._running = None
+            self._has_said = True
+        self._reasoning.take(part)
         self._say(_text_in(part.get("content")))
         refusal = part.get("refusal")
         if isinstance(refusal, str) and refusal:

@@ -1,25 +1,29 @@
 """From a request to the body of a Chat Completions POST. Pure: the same request gives the same bytes.
 
 What the API can't express, or would answer with a 400, is Rejected before
-anything is sent. Source: WIRE sections 1.2, 3.1 and 3.3.
+anything is sent; what the server merely has no place for is left out and
+noted. Source: WIRE sections 1.2, 2.7, 3.1 and 3.3.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from sidecar.connectors.promise import Lowered, Rejected
+from sidecar.connectors import states
+from sidecar.connectors.lowering import as_it_stands, call_id, checked_arguments, fitting_effort, tool_name, turns
+from sidecar.connectors.openai_chat_dialects import Dialect
+from sidecar.connectors.promise import NO_SETTINGS, Lowered, Rejected
 from sidecar.connectors.strict_schema import is_strict
-from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import (
     AssistantText,
     InputItem,
+    Note,
     ProviderRequest,
     ReasoningState,
     ToolCall,
@@ -28,58 +32,102 @@ from sidecar.contract.values import (
     UserText,
 )
 
-_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "max": "high"}  # no compatible server knows max
+STATE_KINDS: Final = {"reasoning_content": "chat.reasoning_content", "reasoning_details": "chat.reasoning_details"}
+_STATE_MEMBERS: Final = {"reasoning_content": ("text", str), "reasoning_details": ("details", list)}
+
+Cache = Literal["none", "free", "charged"]
 
 
-class Dialect(Struct, frozen=True, kw_only=True):
-    """How this server differs from the others; it can't be found out by asking it (WIRE 3.7)."""
+class ModelSettings(Struct, frozen=True, kw_only=True):
+    """What a model takes: its reasoning efforts (None: those of the dialect), and how its prompt cache is asked for.
 
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    send_stream_options: bool = True
-    send_tool_choice: bool = True
-    send_parallel_tool_calls: bool = True
-    send_strict: bool = True
-    effort: Literal["omit", "send"] = "omit"
+    `free`: written without being asked, without a fee. `charged`: a write costs, so none is made unasked.
+    """
+
+    efforts: tuple[str, ...] | None = None
+    cache: Cache = "free"
 
 
-def lower(request: ProviderRequest, upstream: str, dialect: Dialect) -> Lowered:
-    """The POST's body. Reasoning states are none of this API: left out and counted. Raises Rejected."""
-    items = tuple(item for item in request.input if not item.reasoning_state)
+def lower(
+    request: ProviderRequest, upstream: str, dialect: Dialect, settings: Mapping[str, Any] = NO_SETTINGS
+) -> Lowered:
+    """The POST's body. Reasoning states that this server does not want back are left out and counted."""
+    model = ModelSettings(**settings)
+    items = tuple([item for item in request.input if not item.reasoning_state or _replayed(item, upstream, dialect)])
     if not items:
         raise Rejected("nothing is left of the input without reasoning states")
+    notes: list[Note] = []
     body: dict[str, Any] = {
         "model": upstream,
-        "messages": _messages(request.instructions, items),
+        "messages": _messages(request.instructions, items, upstream, dialect),
         "stream": True,
         dialect.max_tokens_field: request.max_output_tokens,
     }
     if dialect.send_stream_options:
         body["stream_options"] = {"include_usage": True}
-    if dialect.effort == "send" and request.reasoning_effort is not None:
-        body["reasoning_effort"] = _EFFORTS[request.reasoning_effort]
-    body |= _tool_members(request, dialect)
+        if dialect.send_obfuscation:
+            body["stream_options"]["include_obfuscation"] = False
+    body |= _effort_members(request, dialect, model, notes)
+    body |= _cache_members(request, dialect, model, notes)
+    body |= _tool_members(request, dialect, notes)
     if request.output_schema_json is not None:
-        body["response_format"] = {"type": "json_schema", "json_schema": _schema(request.output_schema_json, dialect)}
+        schema = _schema(request.output_schema_json, dialect, notes)
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return Lowered(
         request=request,
         upstream=upstream,
         body=msgspec.json.encode(body),
         states_dropped=len(request.input) - len(items),
-        call_ids=frozenset(item.tool_call.call_id for item in items if item.tool_call),
+        call_ids=frozenset([item.tool_call.call_id for item in items if item.tool_call]),
+        notes=tuple(notes),
     )
 
 
-def _schema(text: str, dialect: Dialect) -> dict[str, Any]:
+def _effort_members(
+    request: ProviderRequest, dialect: Dialect, model: ModelSettings, notes: list[Note]
+) -> dict[str, Any]:
+    asked = request.reasoning_effort
+    efforts = dialect.efforts if model.efforts is None else model.efforts
+    if asked is None:
+        return {}
+    if dialect.effort_field == "omit" or not efforts:
+        notes.append("effort_dropped")
+        return {}
+    word = fitting_effort(asked, efforts)
+    return {"reasoning": {"effort": word}} if dialect.effort_field == "reasoning" else {"reasoning_effort": word}
+
+
+def _cache_members(
+    request: ProviderRequest, dialect: Dialect, model: ModelSettings, notes: list[Note]
+) -> dict[str, Any]:
+    """A cache whose writes cost is kept from writing unasked; here it keeps 30 minutes at most."""
+    asked = request.cache_retention
+    if not dialect.cache_key or model.cache == "none":
+        if asked is not None:
+            notes.append("retention_dropped")
+        return {}
+    if asked is None:
+        return {"prompt_cache_options": {"mode": "explicit"}} if model.cache == "charged" else {}
+    key = {"prompt_cache_key": hashlib.sha256(request.conversation_id.encode()).hexdigest()}
+    if model.cache == "charged" and asked == "long":
+        raise Rejected("this API keeps a prompt in its cache for 30 minutes at most: ask for the retention short")
+    if model.cache == "charged":
+        return {**key, "prompt_cache_options": {"ttl": "30m"}}
+    return {**key, "prompt_cache_retention": "24h"} if asked == "long" else key
+
+
+def _schema(text: str, dialect: Dialect, notes: list[Note]) -> dict[str, Any]:
     """Strict where its rules hold for the schema as it stands; else the provider does its best, as by default."""
-    schema = {"name": "answer", "schema": _as_it_stands(text)}
-    if dialect.send_strict and is_strict(json.loads(text, parse_int=str)):
+    schema = {"name": "answer", "schema": as_it_stands(text)}
+    if not dialect.send_strict:
+        return schema
+    if is_strict(json.loads(text, parse_int=str)):
         return {**schema, "strict": True}
+    notes.append("schema_loosened")
     return schema
 
 
-def _tool_members(request: ProviderRequest, dialect: Dialect) -> dict[str, Any]:
+def _tool_members(request: ProviderRequest, dialect: Dialect, notes: list[Note]) -> dict[str, Any]:
     if not request.tools:
         return {}
     members: dict[str, Any] = {"tools": [_tool(tool) for tool in request.tools]}
@@ -89,6 +137,8 @@ def _tool_members(request: ProviderRequest, dialect: Dialect) -> dict[str, Any]:
         raise Rejected("this server has no tool_choice, so it can't be made to call a tool")
     if dialect.send_parallel_tool_calls:
         members["parallel_tool_calls"] = request.parallel_tool_calls
+    elif not request.parallel_tool_calls:
+        notes.append("parallel_calls_allowed")
     return members
 
 
@@ -98,48 +148,63 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": _tool_name(tool.name),
+            "name": tool_name(tool.name),
             "description": tool.description,
-            "parameters": _as_it_stands(tool.parameters_json),
+            "parameters": as_it_stands(tool.parameters_json),
         },
     }
 
 
-def _messages(instructions: str, items: tuple[InputItem, ...]) -> list[dict[str, Any]]:
+def _messages(instructions: str, items: tuple[InputItem, ...], upstream: str, dialect: Dialect) -> list[dict[str, Any]]:
     """Turns that alternate, as many chat templates want: neighbours of one side make one message."""
     messages: list[dict[str, Any]] = []
     if instructions:
-        messages.append({"role": "system", "content": instructions})
-    at = 0
-    while at < len(items):
-        end = at
-        is_assistant = _is_assistant(items[at])
-        while end < len(items) and _is_assistant(items[end]) == is_assistant:
-            end += 1
-        side = [item.chosen for item in items[at:end]]
-        messages += [_assistant_message(side)] if is_assistant else _user_messages(side)
-        at = end
+        messages.append({"role": dialect.system_role, "content": instructions})
+    for is_assistant, side in turns(items):
+        messages += [_assistant_message(side, upstream, dialect)] if is_assistant else _user_messages(side)
     return messages
 
 
-def _is_assistant(item: InputItem) -> bool:
-    return isinstance(item.chosen, AssistantText | ToolCall | ReasoningState)
-
-
-def _assistant_message(side: list[Any]) -> dict[str, Any]:
+def _assistant_message(side: list[Any], upstream: str, dialect: Dialect) -> dict[str, Any]:
     """One message: the API has no place for text behind a call of the same turn, so all text stands first."""
     text = "".join(said.text for said in side if isinstance(said, AssistantText))
     calls = [_call(said) for said in side if isinstance(said, ToolCall)]
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": text or (None if dialect.empty_content == "null" else ""),
+    }
+    if dialect.reasoning_replay != "none":
+        replayed = [_state(said, upstream, dialect) for said in side if isinstance(said, ReasoningState)]
+        pieces: list[Any] = [piece for state in replayed if state is not None for piece in state]
+        if pieces:  # a turn has one state; where two turns were put together, they follow each other
+            message[dialect.reasoning_replay] = "".join(pieces) if isinstance(pieces[0], str) else pieces
     if calls:
         message["tool_calls"] = calls
     return message
 
 
+def _replayed(item: InputItem, upstream: str, dialect: Dialect) -> bool:
+    return bool(item.reasoning_state) and _state(item.chosen, upstream, dialect) is not None
+
+
+def _state(said: ReasoningState, upstream: str, dialect: Dialect) -> str | list[dict[str, Any]] | None:
+    """The text or the blocks that a state of this server and model brings back; None for any other."""
+    if dialect.reasoning_replay == "none":
+        return None
+    members = states.decode(said.state, STATE_KINDS[dialect.reasoning_replay], upstream)
+    name, kind = _STATE_MEMBERS[dialect.reasoning_replay]
+    if members is None or members.keys() != {name} or not isinstance(members[name], kind) or not members[name]:
+        return None
+    if kind is list and not all(isinstance(block, dict) for block in members[name]):
+        return None
+    brought: str | list[dict[str, Any]] = members[name]
+    return brought
+
+
 def _user_messages(side: list[Any]) -> list[dict[str, Any]]:
     """The results directly behind the calls that they answer, then all text as one message."""
     messages: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": _call_id(said.call_id), "content": said.output}
+        {"role": "tool", "tool_call_id": call_id(said.call_id), "content": said.output}
         for said in side
         if isinstance(said, ToolResult)
     ]
@@ -150,28 +215,5 @@ def _user_messages(side: list[Any]) -> list[dict[str, Any]]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = call.arguments or "{}"
-    try:
-        check_object(arguments)
-    except NotJsonObject as wrong:
-        raise Rejected(f"the arguments of tool call {call.call_id:.80} are no JSON object: {wrong}") from None
-    function = {"name": _tool_name(call.name), "arguments": arguments}
-    return {"id": _call_id(call.call_id), "type": "function", "function": function}
-
-
-def _call_id(call_id: str) -> str:
-    """The id itself where every server takes it, else one made of its digest: call and result agree, always."""
-    if _CALL_ID.fullmatch(call_id):
-        return call_id
-    return "c_" + hashlib.sha256(call_id.encode()).hexdigest()[:40]
-
-
-def _tool_name(name: str) -> str:
-    if not _TOOL_NAME.fullmatch(name):
-        raise Rejected(f"the tool name {name:.80} is not 1 to 64 letters, digits, underscores and hyphens")
-    return name
-
-
-def _as_it_stands(text: str) -> msgspec.Raw:
-    """A JSON document that the caller wrote, byte for byte: no schema is ever rewritten."""
-    return msgspec.Raw(text.encode())
+    function = {"name": tool_name(call.name), "arguments": checked_arguments(call)}
+    return {"id": call_id(call.call_id), "type": "function", "function": function}

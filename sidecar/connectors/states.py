@@ -28,7 +28,9 @@ def decode(state: bytes, kind: str, upstream: str) -> dict[str, Any] | None:
         is_ours = isinstance(said, dict) and _ENCODER.encode(said).encode() == state
     except (ValueError, RecursionError):
         return None
-    if not is_ours or (said.pop("v", None), said.pop("k", None), said.pop("m", None)) != (VERSION, kind, upstream):
+    if not is_ours or type(said.get("v")) is not int:  # true is no version, though it equals 1
+        return None
+    if (said.pop("v"), said.pop("k", None), said.pop("m", None)) != (VERSION, kind, upstream):
         return None
     members: dict[str, Any] = said
     return members

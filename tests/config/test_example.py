@@ -36,7 +36,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
     "ledger": tables.ledger_keys(FOLDER),
     "caller": tables.caller_keys(),
     "connector": tuple(keys_of_connectors()),
-    "model": tables.model_keys(),
+    "model": (*tables.model_keys(), *[key for kind in config_keys().values() for key in kind.model_keys]),
 }
 
 

@@ -64,7 +64,7 @@ async def test_openai_chat_takes_its_servers_differences_and_hides_its_credentia
     connector = built(
         'kind = "openai_chat"\nbase_url = "http://127.0.0.1:1/v1"\nmax_tokens_field = "max_completion_tokens"\n'
         "send_stream_options = false\nsend_tool_choice = false\nsend_parallel_tool_calls = false\nsend_strict = false\n"
-        'effort = "send"\n',
+        'effort_field = "reasoning_effort"\n',
         "sk-canary",
     )
     assert isinstance(connector, HttpConnector)
@@ -80,7 +80,7 @@ async def test_openai_chat_takes_its_servers_differences_and_hides_its_credentia
             'kind = "openai_chat"\nbase_url = "http://127.0.0.1:1"\nmax_token_field = "max_tokens"',
             "did you mean max_tokens_field",
         ),
-        ('kind = "openai_chat"\nbase_url = "http://127.0.0.1:1"\neffort = "sent"', "did you mean send"),
+        ('kind = "openai_chat"\nbase_url = "http://127.0.0.1:1"\neffort_field = "reasonin"', "did you mean reasoning"),
         ('kind = "openai_cht"', "openai_chat"),
         ('kind = "scripted"\nscrpt = "x"', "did you mean script"),
         ('kind = "anthropic_messages"\nbase_url = "https://h"', "scripted"),

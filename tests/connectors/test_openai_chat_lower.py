@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kit import build
 
-from sidecar.connectors.openai_chat_lower import Dialect, lower
+from sidecar.connectors.openai_chat_dialects import Dialect
+from sidecar.connectors.openai_chat_lower import lower
 from sidecar.connectors.promise import Rejected
 from sidecar.contract import values as v
 
@@ -134,8 +135,8 @@ def test_a_schema_that_strict_mode_takes_as_it_stands_is_asked_for_strictly_and_
 @pytest.mark.parametrize(("asked", "sent"), [("low", "low"), ("medium", "medium"), ("high", "high"), ("max", "high")])
 def test_an_effort_is_sent_only_where_the_server_is_said_to_know_it(asked: Any, sent: str) -> None:
     assert "reasoning_effort" not in body(reasoning_effort=asked)
-    assert body(reasoning_effort=asked, dialect=Dialect(effort="send"))["reasoning_effort"] == sent
-    assert "reasoning_effort" not in body(dialect=Dialect(effort="send"))
+    assert body(reasoning_effort=asked, dialect=Dialect(effort_field="reasoning_effort"))["reasoning_effort"] == sent
+    assert "reasoning_effort" not in body(dialect=Dialect(effort_field="reasoning_effort"))
 
 
 def test_reasoning_states_are_left_out_and_counted() -> None:

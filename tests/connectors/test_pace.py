@@ -11,7 +11,7 @@ from kit import build
 
 from sidecar.connectors import openai_chat
 from sidecar.connectors.http_connector import Bounds, HttpConnector
-from sidecar.connectors.openai_chat_lower import Dialect
+from sidecar.connectors.openai_chat_dialects import Dialect
 from sidecar.connectors.pace import TURN_SECONDS_MAX, Pace
 from sidecar.connectors.promise import Answer
 

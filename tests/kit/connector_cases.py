@@ -12,7 +12,7 @@ from kit.stub_http import Reply, chunked, stub_provider
 from sidecar.connectors import openai_chat as chat
 from sidecar.connectors.http_connector import Bounds, HttpConnector
 from sidecar.connectors.http_exchange import new_client
-from sidecar.connectors.openai_chat_lower import Dialect
+from sidecar.connectors.openai_chat_dialects import Dialect
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import Rule, ScriptedCall, ScriptedFailure
 from sidecar.connectors.scripted import Scripted

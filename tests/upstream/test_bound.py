@@ -12,7 +12,8 @@ import pytest
 from kit import build
 from upstream.llama import Llama
 
-from sidecar.connectors.openai_chat_lower import Dialect, lower
+from sidecar.connectors.openai_chat_dialects import Dialect
+from sidecar.connectors.openai_chat_lower import lower
 from sidecar.contract import canonical
 from sidecar.contract import values as v
 from sidecar.rules.pricing import input_bound_tokens
