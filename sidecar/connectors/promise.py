@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from sidecar.connectors.messages import SHOWN
 from sidecar.contract.ids import is_id
 from sidecar.contract.values import (
     NOTHING_USED,
@@ -38,6 +39,7 @@ from sidecar.contract.values import (
     Usage,
 )
 
+HIDDEN_CHARACTERS_MIN: Final = 8
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -110,8 +112,20 @@ class Answer:
         self._fresh_id = fresh_id
         self._on_first = on_first
         self._on_event = on_event
+        self._secret: str | None = None
         self._closed: list[TransportEventPayload] = []
         self._text: list[str] = []
+
+    def hide(self, secret: str) -> None:
+        """From now on no event of the whole answer holds this credential, should the provider say it.
+
+        One so short that it could be a word is left alone. Pieces that `on_event` hears are looked at each alone.
+        """
+        if len(secret) >= HIDDEN_CHARACTERS_MIN:
+            self._secret = secret
+
+    def _shown(self, said: str) -> str:
+        return said if self._secret is None else said.replace(self._secret, SHOWN)
 
     def text(self, text: str) -> None:
         """A piece of visible text; empty pieces are nothing."""
@@ -120,7 +134,7 @@ class Answer:
         self._grow(len(text) if text.isascii() else len(text.encode()))
         self._text.append(text)
         if self._on_event is not None:
-            self._on_event(TransportEventPayload(text_delta=TextDelta(text=text)))
+            self._on_event(TransportEventPayload(text_delta=TextDelta(text=self._shown(text))))
 
     def texts(self, pieces: Sequence[str]) -> None:
         """Pieces of visible text that have all come at once."""
@@ -139,7 +153,7 @@ class Answer:
             self.note("call_id_replaced")
         self._call_ids.add(call_id)
         self.tool_calls += 1
-        call = ToolCall(call_id=call_id, name=name, arguments=arguments or "{}")
+        call = ToolCall(call_id=self._shown(call_id), name=self._shown(name), arguments=self._shown(arguments) or "{}")
         self._grow(len(call.call_id) + len(call.name.encode()) + len(call.arguments.encode()))
         self._close(TransportEventPayload(tool_call=call))
 
@@ -148,6 +162,8 @@ class Answer:
         if self.ended:
             return
         self._grow(len(state))
+        if self._secret is not None:
+            state = state.replace(self._secret.encode(), SHOWN.encode())
         self._close(TransportEventPayload(reasoning_state=EmittedReasoningState(state=state)))
 
     def note(self, note: Note) -> None:
@@ -186,7 +202,8 @@ class Answer:
 
     def _join_text(self) -> None:
         if self._text:
-            self._closed.append(TransportEventPayload(text_delta=TextDelta(text="".join(self._text))))
+            text = self._shown("".join(self._text))
+            self._closed.append(TransportEventPayload(text_delta=TextDelta(text=text)))
             self._text.clear()
 
     def _end(self, ended: Ended) -> None:

@@ -234,3 +234,16 @@ async def test_the_post_goes_to_the_path_of_the_base(base: str, line: str) -> No
         await connector.exchange(connector.lower(build.request(), "tiny"), Answer(frozenset(), 1000))
         await connector.aclose()
     assert [heard.line for heard in stub.requests] == [line]
+
+
+async def test_a_key_that_is_echoed_into_the_answer_is_in_no_event() -> None:
+    halves = [SECRET[:5], SECRET[5:]]
+    pieces = [f"data: {json.dumps({'choices': [{'delta': {'content': half}}]})}\n\n".encode() for half in halves]
+    async with stub_provider(chunked(*pieces, FINISH, USAGE, DONE)) as stub:
+        connector = chat_at(stub.url, secret=SECRET)
+        answer = Answer(frozenset(), 1000)
+        await connector.exchange(connector.lower(build.request(), "tiny"), answer)
+        await connector.aclose()
+    assert answer.ended is not None
+    assert answer.ended.stop_reason == "end_turn"
+    assert [event.text_delta.text for event in answer.events() if event.text_delta] == ["<credential>"]

@@ -85,3 +85,30 @@ def test_the_bound_counts_bytes_of_text_of_calls_and_of_states() -> None:
             fill(above)
         assert above.ended is not None
         assert above.ended.kind == "result_size"
+
+
+def test_a_credential_that_the_provider_says_stands_in_no_event_also_where_it_came_in_pieces() -> None:
+    heard: list[str] = []
+    answer = Answer(frozenset(), 1000, on_event=lambda payload: heard.append(repr(payload)))
+    answer.hide("sk-canary-123")
+    for piece in ("your key is sk-can", "ary-123, keep it; sk-canary-123!"):
+        answer.text(piece)
+    answer.tool_call("sk-canary-123", "look", '{"key":"sk-canary-123"}')
+    answer.reasoning_state(b'{"text":"sk-canary-123"}')
+    answer.complete("end_turn", USED)
+    text, call, state = answer.events()
+    assert text.text_delta
+    assert text.text_delta.text == "your key is <credential>, keep it; <credential>!"
+    assert call.tool_call
+    assert (call.tool_call.call_id, call.tool_call.arguments) == ("<credential>", '{"key":"<credential>"}')
+    assert state.reasoning_state
+    assert state.reasoning_state.state == b'{"text":"<credential>"}'
+    assert not any("sk-canary-123" in said for said in heard)
+
+
+def test_a_credential_that_could_be_a_word_changes_no_answer() -> None:
+    answer = Answer(frozenset(), 1000)
+    answer.hide("key")
+    answer.text("the key is under the mat")
+    assert answer.events()[0].text_delta
+    assert answer.events()[0].text_delta.text == "the key is under the mat"
