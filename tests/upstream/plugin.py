@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from upstream.llama import Llama, LlamaUnavailable, cache_directory, start_llama
+from upstream.llama import Llama, start_llama
+from upstream.served import ServerUnavailable, cache_directory
 from upstream.tiny_model import Model
 
 API_KEY = "sk-canary-local-Zq8xW3vNpL5t"
@@ -22,7 +23,7 @@ def needed_llama(tools: bool = False, api_key: str | None = None, model: Model |
     try:
         with start_llama(cache_directory(), tools=tools, api_key=api_key, model=model) as llama:
             yield llama
-    except LlamaUnavailable as why:
+    except ServerUnavailable as why:
         if os.environ.get("CI"):
             pytest.fail(str(why))
         pytest.skip(str(why))
