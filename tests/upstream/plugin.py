@@ -18,15 +18,21 @@ API_KEY = "sk-canary-local-Zq8xW3vNpL5t"
 
 
 @contextmanager
-def needed_llama(tools: bool = False, api_key: str | None = None, model: Model | None = None) -> Iterator[Llama]:
-    """`start_llama`, or the test's end where there is none."""
+def needed() -> Iterator[None]:
+    """The test's end where a server that is started inside can't be had."""
     try:
-        with start_llama(cache_directory(), tools=tools, api_key=api_key, model=model) as llama:
-            yield llama
+        yield
     except ServerUnavailable as why:
         if os.environ.get("CI"):
             pytest.fail(str(why))
         pytest.skip(str(why))
+
+
+@contextmanager
+def needed_llama(tools: bool = False, api_key: str | None = None, model: Model | None = None) -> Iterator[Llama]:
+    """`start_llama`, or the test's end where there is none."""
+    with needed(), start_llama(cache_directory(), tools=tools, api_key=api_key, model=model) as llama:
+        yield llama
 
 
 @pytest.fixture(scope="session")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import urllib.request
 from pathlib import Path
-from typing import Any
 
-import msgpack
 import pytest
 from kit.daemon_process import invocation, running_daemon
 from kit.ledger_view import LedgerView
 from kit.road import receipt
+from upstream.kinds import config, each_kind
 from upstream.llama import Llama
+from upstream.receipts import charge_of, counts, text_of
 
 pytestmark = pytest.mark.upstream
 
 WORDS = "Tell me of the long road to the water."
-# The five prices of the daemon's config, all prime and all different.
-INPUT, CACHE_READ, CACHE_WRITE, OUTPUT = 2_000_003, 3_000_017, 5_000_011, 11_000_027
 
 
 def prompt_tokens_of(llama: Llama) -> int:
@@ -31,23 +29,11 @@ def prompt_tokens_of(llama: Llama) -> int:
         return int(json.load(answer)["usage"]["prompt_tokens"])
 
 
-def counts(answer: bytes) -> tuple[int, int, int]:
-    """(plain input, cache read, output) of a receipt."""
-    usage: dict[str, Any] = receipt(answer)["outcome"]["Completed"]["usage"]
-    assert usage["cache_write_tokens"] == 0
-    return usage["input_tokens"], usage["cache_read_tokens"], usage["output_tokens"]
-
-
-def texts(answer: bytes) -> list[str]:
-    events = msgpack.unpackb(answer)["disposition"]["Transported"]["events"]
-    return [event["payload"]["TextDelta"]["text"] for event in events]
-
-
+@each_kind
 def test_the_servers_own_counts_are_the_receipts_usage_and_its_charge_follows(
-    tmp_path: Path, llama_server: Llama
+    tmp_path: Path, kind: str, llama_server: Llama
 ) -> None:
-    connector = f'kind = "openai_chat"\nbase_url = "{llama_server.base_url}"'
-    with running_daemon(tmp_path, connector=connector) as daemon, daemon.connect() as client:
+    with running_daemon(tmp_path, **config(llama_server, kind)) as daemon, daemon.connect() as client:
         first = invocation("r1", WORDS, max_output_tokens=12)
         answers = [client.ask(first)]
         answers += [client.ask(invocation(f"r{number}", WORDS, max_output_tokens=12)) for number in range(2, 9)]
@@ -58,9 +44,8 @@ def test_the_servers_own_counts_are_the_receipts_usage_and_its_charge_follows(
         plain, read, made = counts(answer)
         assert plain + read == prompt
         assert 0 < made <= 12
-        micro_usd_millionths = plain * INPUT + read * CACHE_READ + made * OUTPUT
-        assert receipt(answer)["cost_micro_usd"] == -(-micro_usd_millionths // 1_000_000)
-    assert any(texts(answer) for answer in answers), "a model that ends at once eight times over says nothing"
+        assert receipt(answer)["cost_micro_usd"] == charge_of(plain, read, made)
+    assert any(text_of(answer) for answer in answers), "a model that ends at once eight times over says nothing"
     assert counts(answers[1])[1] > 0, "the repeated prompt was read from the server's cache"
     view = LedgerView(tmp_path / "ledger")
     assert len(view.begins) == len(view.completes) == 8

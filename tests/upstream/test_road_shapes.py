@@ -1,4 +1,7 @@
-"""A caller on the daemon's socket and a real server behind it: every shape of answer, and what can go wrong there."""
+"""A caller on the daemon's socket and a real server behind it: every shape of answer, and what can go wrong there.
+
+Each test runs once for every connector kind that the server can be asked through.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import msgpack
 import pytest
-from kit.daemon_process import Client, Process, invocation, running_daemon, wait_until
-from kit.ledger_view import LedgerView
+from kit.daemon_process import invocation, running_daemon, wait_until
 from kit.road import receipt, said
-from upstream.counters import Counted, counted
+from upstream.counters import counted
+from upstream.kinds import KINDS, config, each_kind
 from upstream.llama import Llama
-from upstream.plugin import API_KEY, needed_llama
+from upstream.plugin import needed_llama
+from upstream.receipts import asked, charge_of, counts, failed, payloads, recorded, text_of
 from upstream.tiny_model import SLOW
-
-from sidecar.contract.values import BeginRecord, CompletedRecord
 
 pytestmark = pytest.mark.upstream
 
-# The five prices of the daemon's config, in micro-USD per million tokens: all prime and all different.
-INPUT, CACHE_READ, CACHE_WRITE_SHORT, CACHE_WRITE_LONG, OUTPUT = 2_000_003, 3_000_017, 5_000_011, 7_000_003, 11_000_027
+LUCK_MAX = 10  # a model that rolls dice may end before it is cut, but not every time
 
 PLACE = {
     "type": "object",
@@ -49,63 +49,6 @@ DOOR = {
 }  # fmt: skip
 
 
-def config(
-    llama: Llama, *, path: str = "", key: str = API_KEY, upstream: str = "tiny", **changes: Any
-) -> dict[str, Any]:
-    """What makes a daemon ask this server."""
-    credential = '\ncredential = {env = "LLAMA_KEY"}' if llama.api_key else ""
-    connector = f'kind = "openai_chat"\nbase_url = "{llama.base_url}{path}"{credential}'
-    return {"connector": connector, "upstream": upstream, "environ": {"LLAMA_KEY": key}, **changes}
-
-
-def charge_of(plain: int, read: int, made: int) -> int:
-    """In whole micro-USD, rounded up once; no server here writes to a cache for money."""
-    return -(-(plain * INPUT + read * CACHE_READ + made * OUTPUT) // 1_000_000)
-
-
-def payloads(answer: bytes, name: str) -> list[dict[str, Any]]:
-    events = msgpack.unpackb(answer)["disposition"]["Transported"]["events"]
-    return [event["payload"][name] for event in events if name in event["payload"]]
-
-
-def text_of(answer: bytes) -> str:
-    return "".join(delta["text"] for delta in payloads(answer, "TextDelta"))
-
-
-def counts(answer: bytes) -> tuple[int, int, int]:
-    usage = receipt(answer)["outcome"]["Completed"]["usage"]
-    assert usage["cache_write_tokens"] == 0
-    return usage["input_tokens"], usage["cache_read_tokens"], usage["output_tokens"]
-
-
-def check_money(answer: bytes, before: Counted, llama: Llama) -> None:
-    """The receipt's usage is what the server itself counted meanwhile, and its charge follows from that alone."""
-    own = counted(llama).since(before)
-    assert counts(answer) == own
-    assert receipt(answer)["cost_micro_usd"] == charge_of(*own) > 0
-
-
-def asked(client: Client, llama: Llama, frame: bytes) -> bytes:
-    before = counted(llama)
-    answer = client.ask(frame)
-    check_money(answer, before, llama)
-    return answer
-
-
-def failed(answer: bytes) -> tuple[str, str, dict[str, int] | None, int]:
-    """(kind, message, usage, charge) of a failure."""
-    outcome = receipt(answer)["outcome"]["Failed"]
-    return outcome["kind"], outcome["message"], outcome.get("usage"), receipt(answer)["cost_micro_usd"]
-
-
-def recorded(daemon: Process) -> list[tuple[BeginRecord, CompletedRecord]]:
-    """Every settled request of a daemon that is made to stop; none is left open."""
-    assert daemon.stop() == 0
-    view = LedgerView(daemon.folder / "ledger")
-    assert not view.open
-    return view.completes
-
-
 def prompt_tokens_of(llama: Llama, body: dict[str, Any]) -> int:
     """What the server counts for these messages when it is asked without the daemon."""
     headers = {"content-type": "application/json", "authorization": f"Bearer {llama.api_key}"}
@@ -118,10 +61,11 @@ def prompt_tokens_of(llama: Llama, body: dict[str, Any]) -> int:
 # --- shapes of answers ------------------------------------------------------------------------------------------
 
 
+@each_kind
 def test_text_and_a_repeated_prompt_cost_what_the_server_counted_and_cached_tokens_the_price_of_a_read(
-    tmp_path: Path, llama_server: Llama
+    tmp_path: Path, kind: str, llama_server: Llama
 ) -> None:
-    with running_daemon(tmp_path, **config(llama_server)) as daemon, daemon.connect() as client:
+    with running_daemon(tmp_path, **config(llama_server, kind)) as daemon, daemon.connect() as client:
         words = f"Tell me of the road to the {tmp_path.name}."
         asked(client, llama_server, invocation("r1", words, max_output_tokens=20))
         again = asked(client, llama_server, invocation("r2", words, max_output_tokens=20))
@@ -133,14 +77,15 @@ def test_text_and_a_repeated_prompt_cost_what_the_server_counted_and_cached_toke
     assert all(record.charge_micro_usd <= begin.reservation_micro_usd for begin, record in settled)
 
 
+@each_kind
 def test_a_forced_tool_call_fits_its_schema_and_its_result_goes_back(
-    tmp_path: Path, llama_server_with_tools: Llama
+    tmp_path: Path, kind: str, llama_server_with_tools: Llama
 ) -> None:
     llama = llama_server_with_tools
     turns: list[dict[str, Any]] = [{"UserText": {"text": "what is there?"}}]
     asks = {"tools": [LOOK], "tool_choice": "required", "max_output_tokens": 400}
     with (
-        running_daemon(tmp_path, **config(llama)) as daemon,
+        running_daemon(tmp_path, **config(llama, kind)) as daemon,
         daemon.connect() as client,
     ):
         answer = asked(client, llama, invocation("r1", input=turns, **asks))
@@ -170,15 +115,47 @@ def test_a_forced_tool_call_fits_its_schema_and_its_result_goes_back(
     assert all(plain + read <= begin.input_bound_tokens for begin, _ in settled)
 
 
-def test_an_answer_to_an_output_schema_is_valid_by_it(tmp_path: Path, llama_server: Llama) -> None:
-    with running_daemon(tmp_path, **config(llama_server)) as daemon, daemon.connect() as client:
+@each_kind
+def test_an_answer_to_an_output_schema_is_valid_by_it_where_the_server_keeps_schemas(
+    tmp_path: Path, kind: str, llama_server: Llama
+) -> None:
+    with running_daemon(tmp_path, **config(llama_server, kind)) as daemon, daemon.connect() as client:
         for number in range(3):
             frame = invocation(f"r{number}", "the door?", output_schema_json=json.dumps(DOOR), max_output_tokens=400)
             answer = asked(client, llama_server, frame)
             assert said(answer) == "end_turn", answer
-            jsonschema.validate(json.loads(text_of(answer)), DOOR)
+            if KINDS[kind].keeps_schemas:
+                jsonschema.validate(json.loads(text_of(answer)), DOOR)
             assert client.ask(frame) == answer
         assert len(recorded(daemon)) == 3
+
+
+@each_kind
+def test_an_answer_that_uses_up_its_tokens_is_cut_and_paid_to_the_token(
+    tmp_path: Path, kind: str, llama_server: Llama
+) -> None:
+    with running_daemon(tmp_path, **config(llama_server, kind)) as daemon, daemon.connect() as client:
+        answers = [
+            asked(client, llama_server, invocation(f"r{number}", max_output_tokens=3)) for number in range(LUCK_MAX)
+        ]
+        assert len(recorded(daemon)) == LUCK_MAX
+    assert all(counts(answer)[2] <= 3 for answer in answers)
+    assert {said(answer) for answer in answers} <= {KINDS[kind].cut, "end_turn"}
+    assert KINDS[kind].cut in {said(answer) for answer in answers if counts(answer)[2] == 3}
+
+
+@each_kind
+def test_a_call_that_is_cut_within_its_arguments_is_paid_and_not_handed_out(
+    tmp_path: Path, kind: str, llama_server_with_tools: Llama
+) -> None:
+    llama = llama_server_with_tools
+    with running_daemon(tmp_path, **config(llama, kind)) as daemon, daemon.connect() as client:
+        asks = {"tools": [LOOK], "tool_choice": "required", "max_output_tokens": 44}
+        answer = asked(client, llama, invocation("r1", "what is there?", **asks))
+        assert counts(answer)[2] == 44
+        assert said(answer) == KINDS[kind].cut_in_a_call
+        assert not payloads(answer, "ToolCall")
+        assert len(recorded(daemon)) == 1
 
 
 # --- what can go wrong ------------------------------------------------------------------------------------------
@@ -188,37 +165,46 @@ def test_a_model_that_is_not_in_the_callers_list_is_refused_and_the_server_hears
     tmp_path: Path, llama_server: Llama
 ) -> None:
     before = counted(llama_server)
-    with running_daemon(tmp_path, **config(llama_server)) as daemon, daemon.connect() as client:
+    with running_daemon(tmp_path, **config(llama_server, "openai_chat")) as daemon, daemon.connect() as client:
         assert said(client.ask(invocation("r1", model="unheard-of"))) == "ModelNotAllowed"
         assert recorded(daemon) == []
     assert counted(llama_server) == before
 
 
+@each_kind
 def test_an_upstream_model_that_the_server_does_not_have_is_answered_by_its_own_and_the_record_says_so(
-    tmp_path: Path, llama_server: Llama
+    tmp_path: Path, kind: str, llama_server: Llama
 ) -> None:
-    with running_daemon(tmp_path, **config(llama_server, upstream="unheard-of")) as daemon, daemon.connect() as client:
+    with (
+        running_daemon(tmp_path, **config(llama_server, kind, upstream="unheard-of")) as daemon,
+        daemon.connect() as client,
+    ):
         asked(client, llama_server, invocation("r1"))
         ((_, record),) = recorded(daemon)
     assert record.notes == ("other_model",)
 
 
+@each_kind
 def test_a_path_that_the_server_does_not_have_is_an_invalid_request_and_free(
-    tmp_path: Path, llama_server: Llama
+    tmp_path: Path, kind: str, llama_server: Llama
 ) -> None:
-    with running_daemon(tmp_path, **config(llama_server, path="/v9")) as daemon, daemon.connect() as client:
+    with running_daemon(tmp_path, **config(llama_server, kind, path="/v9")) as daemon, daemon.connect() as client:
         kind, message, usage, charge = failed(client.ask(invocation("r1")))
         assert (kind, set((usage or {}).values()), charge) == ("invalid_request", {0}, 0)
         assert "Not Found" in message
         assert len(recorded(daemon)) == 1
 
 
+@each_kind
 def test_a_wrong_key_is_an_authentication_failure_that_is_free_and_stands_nowhere(
-    tmp_path: Path, llama_server_with_tools: Llama
+    tmp_path: Path, kind: str, llama_server_with_tools: Llama
 ) -> None:
     wrong = "sk-wrong-canary-Zq8xW3vN"
     before = counted(llama_server_with_tools)
-    with running_daemon(tmp_path, **config(llama_server_with_tools, key=wrong)) as daemon, daemon.connect() as client:
+    with (
+        running_daemon(tmp_path, **config(llama_server_with_tools, kind, key=wrong)) as daemon,
+        daemon.connect() as client,
+    ):
         answer = client.ask(invocation("r1"))
         kind, message, usage, charge = failed(answer)
         assert (kind, set((usage or {}).values()), charge) == ("authentication", {0}, 0)
@@ -230,10 +216,11 @@ def test_a_wrong_key_is_an_authentication_failure_that_is_free_and_stands_nowher
     assert counted(llama_server_with_tools) == before
 
 
+@each_kind
 def test_g7_a_request_above_the_servers_context_is_an_invalid_request_that_says_so_and_is_free(
-    tmp_path: Path, llama_server: Llama
+    tmp_path: Path, kind: str, llama_server: Llama
 ) -> None:
-    with running_daemon(tmp_path, **config(llama_server)) as daemon, daemon.connect() as client:
+    with running_daemon(tmp_path, **config(llama_server, kind)) as daemon, daemon.connect() as client:
         kind, message, usage, charge = failed(client.ask(invocation("r1", "xyz " * 10_000)))
         assert (kind, set((usage or {}).values()), charge) == ("invalid_request", {0}, 0)
         assert "context" in message
@@ -257,26 +244,46 @@ def stop_answering(llama: Llama) -> None:
     os.kill(llama.pid, signal.SIGSTOP)
 
 
-@pytest.mark.parametrize(("strike", "kind"), [(kill, "unavailable"), (stop_answering, "timeout")])
+@each_kind
+@pytest.mark.parametrize(("strike", "failure"), [(kill, "unavailable"), (stop_answering, "timeout")])
 def test_a_server_that_dies_or_stops_in_mid_answer_costs_the_reservation_and_frees_the_slot(
-    tmp_path: Path, strike: Callable[[Llama], None], kind: str
+    tmp_path: Path, kind: str, strike: Callable[[Llama], None], failure: str
 ) -> None:
     with (
         needed_llama(model=SLOW) as llama,
-        running_daemon(tmp_path, **config(llama, concurrent=1)) as daemon,
+        running_daemon(tmp_path, **config(llama, kind, concurrent=1)) as daemon,
         daemon.connect() as client,
     ):
-        frame = invocation("r1", max_output_tokens=500, seconds=3)
+        frame = invocation("r1", max_output_tokens=3000, seconds=3)
         client.send(frame)
         wait_mid_answer(llama)
         strike(llama)
         answer = client.receive() or b""
-        assert (failed(answer)[0], failed(answer)[2]) == (kind, None)
+        assert (failed(answer)[0], failed(answer)[2]) == (failure, None)
         assert text_of(answer), "what had come is kept"
         kill(llama)
-        next_kind, _, usage, charge = failed(client.ask(invocation("r2", seconds=20)))
-        assert (next_kind, set((usage or {}).values()), charge) == ("unavailable", {0}, 0), "refused: nothing was sent"
+        next_failure, _, usage, charge = failed(client.ask(invocation("r2", seconds=20)))
+        assert (next_failure, set((usage or {}).values()), charge) == ("unavailable", {0}, 0), "nothing was sent"
         with daemon.connect() as another:
             assert another.ask(frame) == answer
+        ((begin, record), _) = recorded(daemon)
+    assert record.charge_micro_usd == begin.reservation_micro_usd == receipt(answer)["cost_micro_usd"] > 0
+
+
+@each_kind
+def test_a_deadline_in_mid_answer_costs_the_reservation_stops_the_server_and_the_next_request_is_served(
+    tmp_path: Path, kind: str
+) -> None:
+    with (
+        needed_llama(model=SLOW) as llama,
+        running_daemon(tmp_path, **config(llama, kind, concurrent=1)) as daemon,
+        daemon.connect() as client,
+    ):
+        answer = client.ask(invocation("r1", max_output_tokens=3000, seconds=2))
+        assert (failed(answer)[0], failed(answer)[2]) == ("timeout", None)
+        assert text_of(answer), "what had come is kept"
+        wait_until(lambda: counted(llama).running == 0)
+        assert 0 < counted(llama).made < 3000, "it was stopped; it has not come to its end"
+        asked(client, llama, invocation("r2", max_output_tokens=5))
         ((begin, record), _) = recorded(daemon)
     assert record.charge_micro_usd == begin.reservation_micro_usd == receipt(answer)["cost_micro_usd"] > 0

@@ -50,7 +50,8 @@ class Model:
 
 TALKS: Final = Model(end_bias=2.0, call_bias=-6.0)
 CALLS_TOOLS: Final = Model(end_bias=0.0, call_bias=3.0)
-SLOW: Final = Model(end_bias=-6.0, call_bias=-6.0, embedding=256, heads=8, layers=8, feed_forward=1024)  # 35 MB
+# Never ends by itself; 35 MB, a few hundred tokens a second.
+SLOW: Final = Model(end_bias=-20.0, call_bias=-20.0, embedding=256, heads=8, layers=8, feed_forward=1024)
 
 
 def write(path: Path, model: Model) -> None:
