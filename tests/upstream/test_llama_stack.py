@@ -176,10 +176,7 @@ def test_a_deadline_in_mid_answer_costs_the_reservation_and_the_next_request_is_
     ):
         answer = client.ask(invocation("r1", max_output_tokens=3000, seconds=3))
         assert (failed(answer)[0], failed(answer)[2]) == ("timeout", None)
-        # Only here: on its native route the stack lets the model go on to its end when its caller has gone.
-        if route == "openai":
-            wait_until(lambda: counted(llama).running == 0)
-            assert 0 < counted(llama).made < 3000
+        # That the model stops is not asked: the stack lets it go on to its end when its caller has gone.
         assert said(client.ask(invocation("r2", max_output_tokens=5))) == "max_output_tokens"
         ((begin, record), _) = recorded(daemon)
     assert record.charge_micro_usd == begin.reservation_micro_usd == receipt(answer)["cost_micro_usd"] > 0
