@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from kit.daemon_process import write_config
 from upstream.llama import Llama
 from upstream.plugin import API_KEY
 
+from sidecar.config.reading import read_config
 from sidecar.connectors import kinds as built
+from sidecar.connectors.promise import Connector
+from sidecar.ops.credentials import Secret
 
 
 @dataclass(frozen=True)
@@ -50,3 +56,15 @@ def config(
     credential = '\ncredential = {env = "LLAMA_KEY"}' if llama.api_key else ""
     connector = f'kind = "{kind}"\nbase_url = "{llama.base_url}{path}{KINDS[kind].path}"{credential}'
     return {"connector": connector, "upstream": upstream, "environ": {"LLAMA_KEY": key}, **changes}
+
+
+def connector_to(
+    llama: Llama, kind: str, folder: Path, *, key: str | None = None
+) -> tuple[Connector, Mapping[str, Any]]:
+    """A connector as the daemon would make it of that configuration, and the settings of its model."""
+    terms = config(llama, kind)
+    del terms["environ"]
+    read = read_config(write_config(folder, **terms).read_text(), folder, built.config_keys())
+    secret = key or llama.api_key
+    (wanted,), (model,) = read.connectors.values(), read.models.values()
+    return built.KINDS[kind].build(wanted, Secret("LLAMA_KEY", secret) if secret else None), model.settings
