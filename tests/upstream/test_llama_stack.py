@@ -61,8 +61,8 @@ def stack_with_tools(llama_server_with_tools: Llama) -> Iterator[LlamaStack]:
 
 def config(stack: LlamaStack, route: str, *, usage: str | None = None, upstream: str = MODEL) -> dict[str, Any]:
     """What makes a daemon ask this server. `usage`: by default what suits the route."""
-    usage = usage or {"native": "estimate", "openai": "required"}[route]
-    keys = {"kind": "llama_stack", "base_url": stack.base_url, "route": route, "usage": usage}
+    path, usual = {"native": ("", "estimate"), "openai": ("/v1/openai/v1", "required")}[route]
+    keys = {"kind": "llama_stack", "base_url": stack.base_url + path, "route": route, "usage": usage or usual}
     return {"connector": "\n".join(f'{key} = "{value}"' for key, value in keys.items()), "upstream": upstream}
 
 
@@ -73,8 +73,8 @@ def test_the_native_route_streams_text_and_its_estimate_is_charged(
     with running_daemon(tmp_path, **config(stack, "native")) as daemon, daemon.connect() as client:
         answer = client.ask(invocation("r1", "Tell me of the road.", max_output_tokens=20))
         assert text_of(answer)
-        assert said(answer) == "max_output_tokens", "it is asked greedily, and then this model never ends by itself"
-        assert counted(llama_server).since(before)[2] == 20, "the bound has reached the model"
+        assert said(answer) in ("end_turn", "max_output_tokens")
+        assert 0 < counted(llama_server).since(before)[2] <= 20, "the bound has reached the model"
         plain, read, made = counts(answer)
         assert min(plain, made) > 0 == read
         assert receipt(answer)["cost_micro_usd"] == charge_of(plain, read, made)
@@ -115,11 +115,12 @@ def test_a_tool_call_is_lifted_and_its_result_goes_back(
         assert len(recorded(daemon)) == len(ids) == 2
 
 
-def test_without_telemetry_the_native_route_counts_nothing_and_where_usage_is_required_it_fails_and_is_paid_whole(
-    tmp_path: Path, llama_server: Llama
+@pytest.mark.parametrize("telemetry", [True, False])
+def test_where_usage_is_required_the_native_routes_estimate_is_none_nor_its_zeros_and_the_reservation_is_paid(
+    tmp_path: Path, telemetry: bool, llama_server: Llama
 ) -> None:
     with (
-        needed_stack(llama_server, telemetry=False) as stack,
+        needed_stack(llama_server, telemetry=telemetry) as stack,
         running_daemon(tmp_path, **config(stack, "native", usage="required")) as daemon,
         daemon.connect() as client,
     ):
