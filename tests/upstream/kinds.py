@@ -17,6 +17,8 @@ from sidecar.connectors import kinds as built
 from sidecar.connectors.promise import Connector
 from sidecar.ops.credentials import Secret
 
+FEWEST_TOKENS: Final = 16  # the smallest output bound that each of the APIs takes
+
 
 @dataclass(frozen=True)
 class Kind:

@@ -10,7 +10,7 @@ import pytest
 from kit.daemon_process import invocation, running_daemon
 from kit.ledger_view import LedgerView
 from kit.road import receipt
-from upstream.kinds import config, each_kind
+from upstream.kinds import FEWEST_TOKENS, config, each_kind
 from upstream.llama import Llama
 from upstream.receipts import charge_of, counts, text_of
 
@@ -34,16 +34,18 @@ def test_the_servers_own_counts_are_the_receipts_usage_and_its_charge_follows(
     tmp_path: Path, kind: str, llama_server: Llama
 ) -> None:
     with running_daemon(tmp_path, **config(llama_server, kind)) as daemon, daemon.connect() as client:
-        first = invocation("r1", WORDS, max_output_tokens=12)
+        first = invocation("r1", WORDS, max_output_tokens=FEWEST_TOKENS)
         answers = [client.ask(first)]
-        answers += [client.ask(invocation(f"r{number}", WORDS, max_output_tokens=12)) for number in range(2, 9)]
+        answers += [
+            client.ask(invocation(f"r{number}", WORDS, max_output_tokens=FEWEST_TOKENS)) for number in range(2, 9)
+        ]
         assert client.ask(first) == answers[0], "a replay of a model that rolls dice is still the same bytes"
         assert daemon.stop() == 0
     prompt = prompt_tokens_of(llama_server)
     for answer in answers:
         plain, read, made = counts(answer)
         assert plain + read == prompt
-        assert 0 < made <= 12
+        assert 0 < made <= FEWEST_TOKENS
         assert receipt(answer)["cost_micro_usd"] == charge_of(plain, read, made)
     assert any(text_of(answer) for answer in answers), "a model that ends at once eight times over says nothing"
     assert counts(answers[1])[1] > 0, "the repeated prompt was read from the server's cache"
