@@ -26,7 +26,7 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {  # of a block besides its type:
     "thinking": frozenset({"thinking", "signature"}),
     "redacted_thinking": frozenset({"data"}),
 }
-_STRING_OR_BLANKS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\n\r]+')
+_STRING_OR_BLANKS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[ \t\n\r]++')
 
 Block = dict[str, Any]
 

@@ -111,7 +111,7 @@ class Lift(BodyLift):
     def _object(self, said: dict[str, Any], *, is_document: bool) -> None:
         kind = word(said.get("type"))
         if kind == "error" or (said.get("error") and kind not in self._events):
-            error = said.get("error")
+            error = said.get("error") or said
             self._failed(error if isinstance(error, dict) else {"message": error})
         elif is_document:
             self._document_message(said)

@@ -389,6 +389,10 @@ def test_an_error_is_found_in_a_stream_and_in_a_document_by_its_own_word(error: 
 # --- usage ------------------------------------------------------------------------------------------------------
 
 
+def test_an_error_event_without_an_error_says_what_stands_beside_it() -> None:
+    assert end(lifted(event("error", message="gone"))).message == "gone"
+
+
 def test_counts_overwrite_each_other_and_are_never_added() -> None:
     start = begun(
         {"input_tokens": 43, "cache_creation_input_tokens": 7, "cache_read_input_tokens": 5, "output_tokens": 8}
