@@ -96,9 +96,7 @@ async def test_d7_written_tokens_are_charged_at_the_price_of_the_time_that_was_a
     assert total == 7_750_000
 
 
-async def test_d7_a_mix_inside_one_answer_costs_the_dearer_price_or_the_bound_where_the_longer_time_was_not_asked_for() -> (
-    None
-):
+async def test_d7_a_mix_costs_the_dearer_price_or_the_bound_where_the_longer_time_was_not_asked_for() -> None:
     split = {"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4}
     used = counts(11, 3, write=10, cache_creation=split)
     asked_long = await told(begun(used), said("Hi"), finished(usage=used), asked={"cache_retention": "long"})
