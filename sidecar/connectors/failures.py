@@ -46,10 +46,19 @@ KIND_BY_CODE: Final[Mapping[str, FailureKind]] = {
             "authentication_error",
             "permission_error",
             "billing_error",
+            "enforced_spend_limit_reached",
+            "contract_spend_limit_reached",
+            "linked_organization_spend_limit_reached",
+            "linked_organization_billing_unavailable",
+            "organization_on_hold",
+            "cmek_key_disabled",
+            "cmek_key_unreachable",
+            "cmek_key_network_blocked",
+            "cmek_context_unavailable",
         ),
         "authentication",
     ),
-    **dict.fromkeys(("rate_limit_exceeded", "slow_down", "rate_limit_error"), "rate_limited"),
+    **dict.fromkeys(("rate_limit_exceeded", "slow_down", "rate_limit_error", "ramp_limit_exceeded"), "rate_limited"),
     **dict.fromkeys(
         (
             "context_length_exceeded",
@@ -67,6 +76,9 @@ KIND_BY_CODE: Final[Mapping[str, FailureKind]] = {
             "request_too_large",
             "conflict_error",
             "model_not_found",
+            "request_body_encoding_invalid",
+            "request_body_encoding_unsupported",
+            "request_body_too_large_after_decoding",
         ),
         "invalid_request",
     ),
@@ -99,9 +111,12 @@ def kind_of_status(status: int) -> FailureKind:
 def kind_of(error: Mapping[str, Any], status: int | None) -> FailureKind:
     """By the error object's `code`, then its `type`, then the status; a whole-number code is a status.
 
+    Anthropic's finer code stands in `details`, beside a type that is right for most of them only.
     OpenRouter's 403 for a prompt that its moderation flagged says nothing of the credential.
     """
-    words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]
+    details = error.get("details")
+    finer = details.get("error_code") if isinstance(details, dict) else None
+    words = [word for word in (finer, error.get("code"), error.get("type")) if isinstance(word, str)]
     for word in words:
         if word in KIND_BY_CODE:
             return KIND_BY_CODE[word]

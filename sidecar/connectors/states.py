@@ -1,8 +1,9 @@
-"""Reasoning states as they are handed to callers: canonical JSON that says of which API and model it is.
+"""Reasoning states: one provider block each, in a form that is checked strictly when it comes back. Pure.
 
-What comes back is untrusted: anything but the exact form, with the exact
-version, kind and upstream model, is no state of ours. What its other members
-may be is for each API to check. Source: WIRE section 1.3, CONTRACT section 6.
+A state is canonical JSON: `v` (the form's version), `k` (what kind of block),
+`m` (the upstream model that made it), and the members of the kind. It comes
+back from a caller and is not trusted: whatever `encode` would not have written
+byte for byte is no state of ours. Source: WIRE section 1.3.
 """
 
 from __future__ import annotations
@@ -11,26 +12,24 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-VERSION: Final = 1
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+STATE_BYTES_MAX: Final = 1 << 24  # no frame is larger, so no larger one was ever given out
+_VERSION: Final = 1
 
 
 def encode(kind: str, upstream: str, members: Mapping[str, Any]) -> bytes:
-    """The opaque bytes of one block. `members` hold JSON values; `v`, `k` and `m` are ours."""
-    assert not members.keys() & {"v", "k", "m"}
-    return _ENCODER.encode({**members, "v": VERSION, "k": kind, "m": upstream}).encode()
+    """The state of one block; the same members always give the same bytes."""
+    state = {**members, "v": _VERSION, "k": kind, "m": upstream}
+    return json.dumps(state, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode(state: bytes, kind: str, upstream: str) -> dict[str, Any] | None:
-    """The members of a block of this kind and model; None for anything that `encode` would not have made."""
+    """The members of a state that `encode` made for this kind and model; None for anything else."""
+    if len(state) > STATE_BYTES_MAX:
+        return None
     try:
-        said = json.loads(state)
-        is_ours = isinstance(said, dict) and _ENCODER.encode(said).encode() == state
+        members = json.loads(state.decode())
+        if not isinstance(members, dict) or encode(kind, upstream, members) != state:
+            return None
     except (ValueError, RecursionError):
         return None
-    if not is_ours or type(said.get("v")) is not int:  # true is no version, though it equals 1
-        return None
-    if (said.pop("v"), said.pop("k", None), said.pop("m", None)) != (VERSION, kind, upstream):
-        return None
-    members: dict[str, Any] = said
-    return members
+    return {name: said for name, said in members.items() if name not in ("v", "k", "m")}

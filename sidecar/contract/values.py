@@ -305,7 +305,7 @@ Note = Literal[
     "tool_choice_hinted",  # the provider takes a required tool call for a wish
     "tools_flattened",  # the provider takes less of a tool's schema than was given
     "schema_loosened",  # the provider holds its answer to less of the schema than was given
-    "provider_fallback",  # more than one model answered, and the charge is the dearer of bound and usage
+    "provider_fallback",  # more was done than was asked (another model, a longer cache): charged as the bound at least
     "state_dropped_upstream",  # the provider did not read a reasoning state that it was sent
 ]
 

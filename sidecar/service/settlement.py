@@ -85,8 +85,7 @@ def settle(
             return _failed(begin, "provider", "the reported usage is no money", None, events, notes)
         if policy == "estimate":
             notes = (*notes, "usage_estimated")
-        if "provider_fallback" in notes:  # some of it was made at prices that are not known here
-            charge = max(charge, begin.reservation_micro_usd)
+        charge = _with_fallback(begin, charge, notes)
     completed = Completed(stop_reason=ended.stop_reason, usage=usage, provider_response_id=ended.provider_response_id)
     return Settled(
         outcome=TransportOutcome(completed=completed),
@@ -112,7 +111,7 @@ def _failed(
 ) -> Settled:
     charge = begin.reservation_micro_usd
     if usage is not None:
-        charge = charge_micro_usd(begin.prices, usage, begin.cache_retention)
+        charge = _with_fallback(begin, charge_micro_usd(begin.prices, usage, begin.cache_retention), notes)
         if charge > U64_MAX:
             kind, message, usage, charge = (
                 "provider",
@@ -126,6 +125,11 @@ def _failed(
         charge_micro_usd=charge,
         notes=_with_over_run(begin, charge, notes),
     )
+
+
+def _with_fallback(begin: BeginRecord, charge: int, notes: tuple[Note, ...]) -> int:
+    """At least the reservation where some of an answer was made at prices that are not known here."""
+    return max(charge, begin.reservation_micro_usd) if "provider_fallback" in notes else charge
 
 
 def _with_over_run(begin: BeginRecord, charge: int, notes: tuple[Note, ...]) -> tuple[Note, ...]:

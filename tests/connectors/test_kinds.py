@@ -83,7 +83,7 @@ async def test_openai_chat_takes_its_servers_differences_and_hides_its_credentia
         ('kind = "openai_chat"\nbase_url = "http://127.0.0.1:1"\neffort_field = "reasonin"', "did you mean reasoning"),
         ('kind = "openai_cht"', "openai_chat"),
         ('kind = "scripted"\nscrpt = "x"', "did you mean script"),
-        ('kind = "anthropic_messages"\nbase_url = "https://h"', "scripted"),
+        ('kind = "not_built_yet"\nbase_url = "https://h"', "scripted"),
     ],
 )
 def test_a_mistake_is_named_with_what_is_known(connector: str, why: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit.stream_cases import ARRIVALS, RECORDED, Stream, cuts, end_of_answer, streams
 
-from sidecar.connectors import openai_chat_lift
+from sidecar.connectors import anthropic_messages_lift, openai_chat_lift
 from sidecar.connectors.body_lift import BodyLift
 from sidecar.connectors.openai_chat_dialects import DIALECTS
 from sidecar.connectors.promise import Answer, Ended
@@ -25,7 +25,12 @@ def _chat(answer: Answer, stream: Stream) -> BodyLift:
     )
 
 
+def _plain(lift: Callable[..., BodyLift]) -> Callable[[Answer, Stream], BodyLift]:
+    return lambda answer, stream: lift(answer, str, upstream="tiny", document_bytes_max=DOCUMENT_BYTES_MAX)
+
+
 LIFTS: dict[str, Callable[[Answer, Stream], BodyLift]] = {
+    "anthropic": _plain(anthropic_messages_lift.Lift),
     "openai_chat": _chat,
 }
 STREAMS = {name: stream for name, stream in streams().items() if stream.provider in LIFTS}

@@ -53,4 +53,9 @@ def test_anything_but_the_exact_form_is_no_state(state: bytes) -> None:
 def test_the_form_is_compact_sorted_json_that_names_version_kind_and_model() -> None:
     state = states.encode("it", "tiny", {"z": "ü", "a": 1})
     assert state == '{"a":1,"k":"it","m":"tiny","v":1,"z":"ü"}'.encode()
-    assert json.loads(state)["v"] == states.VERSION
+    assert json.loads(state)["v"] == 1
+
+
+def test_a_state_larger_than_any_frame_is_none() -> None:
+    state = states.encode("it", "tiny", {"text": "x" * states.STATE_BYTES_MAX})
+    assert states.decode(state, "it", "tiny") is None

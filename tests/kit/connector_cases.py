@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
+from kit import messages_streams
 from kit.stub_http import Reply, chunked, stub_provider
 
+from sidecar.connectors import anthropic_messages as messages
+from sidecar.connectors import anthropic_messages_lower
 from sidecar.connectors import openai_chat as chat
 from sidecar.connectors.http_connector import Bounds, HttpConnector
 from sidecar.connectors.http_exchange import new_client
@@ -79,6 +82,48 @@ def chat_at(
     )
 
 
+# --- Messages ---------------------------------------------------------------------------------------------------
+
+_MESSAGE_SPOKEN = (messages_streams.begun(), messages_streams.said(*TEXT))
+_MESSAGE_PIECES = tuple(messages_streams.piece(0, "text_delta", text=text) for text in TEXT)
+_MESSAGE_REPLIES = {
+    "text": chunked(*_MESSAGE_SPOKEN, messages_streams.finished()),
+    "calls": chunked(*_MESSAGE_SPOKEN, messages_streams.called(1, *CALL), messages_streams.finished("tool_use")),
+    "fails": chunked(
+        *_MESSAGE_SPOKEN, messages_streams.event("error", error={"type": "rate_limit_error", "message": "slow down"})
+    ),
+    "hangs": chunked(messages_streams.begun(), *_MESSAGE_PIECES, ends=False, then="hang"),
+    "huge": chunked(messages_streams.begun(), *(_MESSAGE_PIECES * 20_000), ends=False, then="hang"),
+    "unreachable": Reply(),
+}
+
+
+@asynccontextmanager
+async def anthropic_messages(behaviour: str) -> AsyncIterator[Connector]:
+    async with stub_provider(_MESSAGE_REPLIES[behaviour]) as stub:
+        connector = messages_at(await _nowhere() if behaviour == "unreachable" else stub.url)
+        try:
+            yield connector
+        finally:
+            await connector.aclose()
+
+
+def messages_at(
+    url: str,
+    *,
+    secret: str | None = None,
+    version: str = messages.VERSION,
+    auth: str = "x-api-key",
+    dialect: anthropic_messages_lower.Dialect | None = None,
+) -> HttpConnector:
+    dialect = dialect or anthropic_messages_lower.Dialect()
+    return HttpConnector(
+        new_client(url, idle_connections_max=4),
+        messages.api(base_url=url, secret=secret, version=version, auth=auth, dialect=dialect),
+        Bounds(response_bytes_max=1_000_000, body_bytes_max=10_000_000),
+    )
+
+
 async def _nowhere() -> str:
     """A port that nothing listens on."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -87,4 +132,8 @@ async def _nowhere() -> str:
     return f"http://127.0.0.1:{port}"
 
 
-CONNECTORS: dict[str, Made] = {"scripted": scripted, "openai_chat": openai_chat}
+CONNECTORS: dict[str, Made] = {
+    "anthropic_messages": anthropic_messages,
+    "scripted": scripted,
+    "openai_chat": openai_chat,
+}
