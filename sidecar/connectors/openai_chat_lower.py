@@ -6,30 +6,25 @@ anything is sent. Source: WIRE sections 1.2, 3.1 and 3.3.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from sidecar.connectors.lowering import as_it_stands, call_id, checked_arguments, tool_name, turns
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.connectors.strict_schema import is_strict
-from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import (
     AssistantText,
     InputItem,
     ProviderRequest,
-    ReasoningState,
     ToolCall,
     ToolDefinition,
     ToolResult,
     UserText,
 )
 
-_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "max": "high"}  # no compatible server knows max
 
 
@@ -42,6 +37,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     send_parallel_tool_calls: bool = True
     send_strict: bool = True
     effort: Literal["omit", "send"] = "omit"
+    null_content: bool = True  # what a turn of calls alone has for its text; else it is empty
 
 
 def lower(request: ProviderRequest, upstream: str, dialect: Dialect) -> Lowered:
@@ -51,7 +47,7 @@ def lower(request: ProviderRequest, upstream: str, dialect: Dialect) -> Lowered:
         raise Rejected("nothing is left of the input without reasoning states")
     body: dict[str, Any] = {
         "model": upstream,
-        "messages": _messages(request.instructions, items),
+        "messages": _messages(request.instructions, items, dialect),
         "stream": True,
         dialect.max_tokens_field: request.max_output_tokens,
     }
@@ -73,7 +69,7 @@ def lower(request: ProviderRequest, upstream: str, dialect: Dialect) -> Lowered:
 
 def _schema(text: str, dialect: Dialect) -> dict[str, Any]:
     """Strict where its rules hold for the schema as it stands; else the provider does its best, as by default."""
-    schema = {"name": "answer", "schema": _as_it_stands(text)}
+    schema = {"name": "answer", "schema": as_it_stands(text)}
     if dialect.send_strict and is_strict(json.loads(text, parse_int=str)):
         return {**schema, "strict": True}
     return schema
@@ -98,39 +94,28 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": _tool_name(tool.name),
+            "name": tool_name(tool.name),
             "description": tool.description,
-            "parameters": _as_it_stands(tool.parameters_json),
+            "parameters": as_it_stands(tool.parameters_json),
         },
     }
 
 
-def _messages(instructions: str, items: tuple[InputItem, ...]) -> list[dict[str, Any]]:
+def _messages(instructions: str, items: tuple[InputItem, ...], dialect: Dialect) -> list[dict[str, Any]]:
     """Turns that alternate, as many chat templates want: neighbours of one side make one message."""
     messages: list[dict[str, Any]] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
-    at = 0
-    while at < len(items):
-        end = at
-        is_assistant = _is_assistant(items[at])
-        while end < len(items) and _is_assistant(items[end]) == is_assistant:
-            end += 1
-        side = [item.chosen for item in items[at:end]]
-        messages += [_assistant_message(side)] if is_assistant else _user_messages(side)
-        at = end
+    for is_assistant, side in turns(items):
+        messages += [_assistant_message(side, dialect)] if is_assistant else _user_messages(side)
     return messages
 
 
-def _is_assistant(item: InputItem) -> bool:
-    return isinstance(item.chosen, AssistantText | ToolCall | ReasoningState)
-
-
-def _assistant_message(side: list[Any]) -> dict[str, Any]:
+def _assistant_message(side: list[Any], dialect: Dialect) -> dict[str, Any]:
     """One message: the API has no place for text behind a call of the same turn, so all text stands first."""
     text = "".join(said.text for said in side if isinstance(said, AssistantText))
     calls = [_call(said) for said in side if isinstance(said, ToolCall)]
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    message: dict[str, Any] = {"role": "assistant", "content": text or (None if dialect.null_content else "")}
     if calls:
         message["tool_calls"] = calls
     return message
@@ -139,7 +124,7 @@ def _assistant_message(side: list[Any]) -> dict[str, Any]:
 def _user_messages(side: list[Any]) -> list[dict[str, Any]]:
     """The results directly behind the calls that they answer, then all text as one message."""
     messages: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": _call_id(said.call_id), "content": said.output}
+        {"role": "tool", "tool_call_id": call_id(said.call_id), "content": said.output}
         for said in side
         if isinstance(said, ToolResult)
     ]
@@ -150,28 +135,5 @@ def _user_messages(side: list[Any]) -> list[dict[str, Any]]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = call.arguments or "{}"
-    try:
-        check_object(arguments)
-    except NotJsonObject as wrong:
-        raise Rejected(f"the arguments of tool call {call.call_id:.80} are no JSON object: {wrong}") from None
-    function = {"name": _tool_name(call.name), "arguments": arguments}
-    return {"id": _call_id(call.call_id), "type": "function", "function": function}
-
-
-def _call_id(call_id: str) -> str:
-    """The id itself where every server takes it, else one made of its digest: call and result agree, always."""
-    if _CALL_ID.fullmatch(call_id):
-        return call_id
-    return "c_" + hashlib.sha256(call_id.encode()).hexdigest()[:40]
-
-
-def _tool_name(name: str) -> str:
-    if not _TOOL_NAME.fullmatch(name):
-        raise Rejected(f"the tool name {name:.80} is not 1 to 64 letters, digits, underscores and hyphens")
-    return name
-
-
-def _as_it_stands(text: str) -> msgspec.Raw:
-    """A JSON document that the caller wrote, byte for byte: no schema is ever rewritten."""
-    return msgspec.Raw(text.encode())
+    function = {"name": tool_name(call.name), "arguments": checked_arguments(call)}
+    return {"id": call_id(call.call_id), "type": "function", "function": function}
