@@ -147,8 +147,8 @@ _WORDS_CHARACTERS_MAX: Final = 4096  # several times what a message can show
 
 
 def words_of(error: Mapping[str, Any]) -> str:
-    """What an error object says to a person; FastAPI servers call it `detail`. Empty where it says nothing."""
-    for name in ("message", "detail"):
+    """What an error object says to a person; RFC 7807 and FastAPI call it `detail`. Empty where it says nothing."""
+    for name in ("message", "detail", "title"):
         said = error.get(name)
         if said:
             return said if isinstance(said, str) else _json_begin(said)

@@ -9,8 +9,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 from kit.stub_http import Reply, chunked, stub_provider
 
+from sidecar.connectors import llama_stack as stack
 from sidecar.connectors import openai_chat as chat
-from sidecar.connectors.http_connector import Bounds, HttpConnector
+from sidecar.connectors.http_connector import Api, Bounds, HttpConnector
 from sidecar.connectors.http_exchange import new_client
 from sidecar.connectors.openai_chat_lower import Dialect
 from sidecar.connectors.promise import Connector
@@ -59,13 +60,25 @@ _REPLIES = {
 
 @asynccontextmanager
 async def openai_chat(behaviour: str) -> AsyncIterator[Connector]:
-    async with stub_provider(_REPLIES[behaviour]) as stub:
-        url = await _nowhere() if behaviour == "unreachable" else stub.url
-        connector = chat_at(url)
+    async with _answered(_REPLIES[behaviour], chat_at) as connector:
+        yield connector
+
+
+@asynccontextmanager
+async def _answered(reply: Reply, connector_at: Callable[[str], HttpConnector]) -> AsyncIterator[Connector]:
+    """A connector whose provider answers so; one that answers nothing at all is not there."""
+    async with stub_provider(reply) as stub:
+        connector = connector_at(stub.url if reply.pieces else await _nowhere())
         try:
             yield connector
         finally:
             await connector.aclose()
+
+
+def connector_to(api: Api, **bounds: int) -> HttpConnector:
+    """A connector of any kind, over plain HTTP."""
+    limits = {"response_bytes_max": 1_000_000, "body_bytes_max": 10_000_000, **bounds}
+    return HttpConnector(new_client("http:", idle_connections_max=4), api, Bounds(**limits))
 
 
 def chat_at(
@@ -79,6 +92,55 @@ def chat_at(
     )
 
 
+# --- Llama Stack, on its native route ---------------------------------------------------------------------------
+
+
+def stack_event(event_type: str, delta: object, stop: str | None = None, metrics: object = None) -> bytes:
+    event = {"event_type": event_type, "delta": delta, "logprobs": None, "stop_reason": stop}
+    return f"data: {json.dumps({'metrics': metrics, 'event': event})}\n\n".encode()
+
+
+def stack_text(text: str) -> bytes:
+    return stack_event("progress", {"type": "text", "text": text})
+
+
+def stack_metrics(prompt: object, completion: object) -> list[dict[str, object]]:
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0}
+    return [{"metric": name, "value": value, "unit": None} for name, value in counts.items()]
+
+
+def stack_complete(stop: str = "end_of_turn", prompt: object = 11, completion: object = 3) -> bytes:
+    return stack_event("complete", {"type": "text", "text": ""}, stop, stack_metrics(prompt, completion))
+
+
+def stack_call(call_id: str, name: str, arguments: str) -> bytes:
+    call = {"call_id": call_id, "tool_name": name, "arguments": json.loads(arguments), "arguments_json": arguments}
+    return stack_event("progress", {"type": "tool_call", "tool_call": call, "parse_status": "succeeded"})
+
+
+_STACK_SPOKEN = tuple(map(stack_text, TEXT))
+_STACK_REPLIES = {
+    "text": chunked(*_STACK_SPOKEN, stack_complete()),
+    "calls": chunked(*_STACK_SPOKEN, stack_call(*CALL), stack_complete("end_of_message")),
+    "fails": chunked(*_STACK_SPOKEN, b'data: {"error": {"message": "429: slow down"}}\n\n'),
+    "hangs": chunked(*_STACK_SPOKEN, ends=False, then="hang"),
+    "huge": chunked(*(_STACK_SPOKEN * 20_000), ends=False, then="hang"),
+    "unreachable": Reply(),
+}
+
+
+@asynccontextmanager
+async def llama_stack(behaviour: str) -> AsyncIterator[Connector]:
+    async with _answered(_STACK_REPLIES[behaviour], stack_at) as connector:
+        yield connector
+
+
+def stack_at(
+    url: str, *, route: str = "native", secret: str | None = None, takes_estimates: bool = True
+) -> HttpConnector:
+    return connector_to(stack.api(base_url=url, secret=secret, route=route, takes_estimates=takes_estimates))
+
+
 async def _nowhere() -> str:
     """A port that nothing listens on."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -87,4 +149,4 @@ async def _nowhere() -> str:
     return f"http://127.0.0.1:{port}"
 
 
-CONNECTORS: dict[str, Made] = {"scripted": scripted, "openai_chat": openai_chat}
+CONNECTORS: dict[str, Made] = {"scripted": scripted, "openai_chat": openai_chat, "llama_stack": llama_stack}
