@@ -30,6 +30,7 @@ from sidecar.connectors.failures import (
     error_of,
     kind_of,
     kind_of_status,
+    wait_in_error,
     wait_seconds,
     words_of,
 )
@@ -199,6 +200,8 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, outgoin
     if outgoing.absent and status in _WRONG_PATH_STATUSES:
         message = f"{message:.512} ({outgoing.absent})"
     wait = wait_seconds(headers, time.time())
+    if wait is None and error is not None:
+        wait = wait_in_error(error)
     return kind, message if wait is None else with_wait(message, wait)
 
 
