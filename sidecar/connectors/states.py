@@ -1,8 +1,8 @@
 """Reasoning states: what a connector says of a provider's block to its own later self. Pure.
 
 A state is canonical JSON with a version, the word of its kind and the upstream
-model that made it. What comes back is untrusted: anything but an object with
-exactly these three and members that the kind then checks is no state of ours.
+model that made it. What comes back is untrusted: only an object with these three
+as they were said is a state of ours, and what else it holds its kind must check.
 Source: WIRE section 1.3, CONTRACT section 6.
 """
 
@@ -25,16 +25,16 @@ def encode(kind: str, upstream: str, members: Mapping[str, Any]) -> bytes:
 
 
 def decode(state: bytes, kind: str, upstream: str) -> dict[str, Any] | None:
-    """The members of a state that `encode` made for this kind and upstream model; None for anything else."""
+    """The members of a state of this kind and model, their types still to be checked; None for anything else."""
     if len(state) > STATE_BYTES_MAX:
         return None
     try:
         members = json.loads(state.decode())
-        if not isinstance(members, dict):
-            return None
-        for name in _HEAD:
-            members.pop(name, None)
-        is_ours = encode(kind, upstream, members) == state  # also what only looks alike is none of ours
     except (ValueError, RecursionError):
         return None
-    return members if is_ours else None
+    if not isinstance(members, dict):
+        return None
+    version, said_kind, said_upstream = (members.pop(name, None) for name in ("v", "k", "m"))
+    if type(version) is not int or (version, said_kind, said_upstream) != (VERSION, kind, upstream):
+        return None
+    return members

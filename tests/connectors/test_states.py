@@ -1,8 +1,7 @@
-"""A reasoning state is read back only where it is, byte for byte, what was emitted for this kind and model."""
+"""A reasoning state is read back only for the kind and the model that it was emitted for."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -36,16 +35,10 @@ def test_a_state_is_sorted_compact_json() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [b"", b"{}", b"[]", b"7", b"\xff", b'{"v":1', b"[" * 10_000, b'{"a":"\\ud800","k":"k","m":"m","v":1}',
+    [b"", b"{}", b"[]", b"7", b"\xff", b'{"v":1', b"[" * 10_000,
      b'{"k":"k","m":"m","v":2}', b'{"k":"k","m":"m","v":true}', b'{"k":"k","m":"m","v":1.0}', b'{"k":"k","v":1}',
-     b'{"k":"k","m":"m","v":1} ', b'{"v":1,"k":"k","m":"m"}', b'{"k":"k","k":"k","m":"m","v":1}'],
-    ids=range(15),
+     b'{"k":["k"],"m":"m","v":1}'],
+    ids=range(12),
 )  # fmt: skip
 def test_anything_else_is_no_state_of_ours(state: bytes) -> None:
     assert decode(state, "k", "m") is None
-
-
-def test_what_only_means_the_same_is_none_of_ours() -> None:
-    state = encode("k", "m", {"a": 1})
-    assert decode(state, "k", "m") == {"a": 1}
-    assert decode(json.dumps(json.loads(state)).encode(), "k", "m") is None

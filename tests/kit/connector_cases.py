@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 from kit.stub_http import Reply, chunked, stub_provider
 
+from sidecar.connectors import gemini as google
 from sidecar.connectors import llama_stack as stack
 from sidecar.connectors import openai_chat as chat
 from sidecar.connectors.http_connector import Api, Bounds, HttpConnector
@@ -141,6 +142,42 @@ def stack_at(
     return connector_to(stack.api(base_url=url, secret=secret, route=route, takes_estimates=takes_estimates))
 
 
+# --- Gemini -----------------------------------------------------------------------------------------------------
+
+GEMINI_USED = {"promptTokenCount": 11, "candidatesTokenCount": 3, "totalTokenCount": 14}
+
+
+def gemini_event(*parts: object, finish: object = None, usage: object = GEMINI_USED, **members: object) -> bytes:
+    candidate = {"content": {"parts": list(parts), "role": "model"}, "finishReason": finish, "index": 0}
+    candidate = {name: said for name, said in candidate.items() if said is not None}
+    said = {"candidates": [candidate], "usageMetadata": usage, "responseId": "r-1", **members}
+    return f"data: {json.dumps({name: one for name, one in said.items() if one is not None})}\r\n\r\n".encode()
+
+
+_GEMINI_SPOKEN = tuple(gemini_event({"text": text}) for text in TEXT)
+_GEMINI_CALL = {"functionCall": {"id": CALL[0], "name": CALL[1], "args": json.loads(CALL[2])}}
+_GEMINI_END = gemini_event({"text": ""}, finish="STOP")
+_GEMINI_ERROR = {"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}
+_GEMINI_REPLIES = {
+    "text": chunked(*_GEMINI_SPOKEN, _GEMINI_END),
+    "calls": chunked(*_GEMINI_SPOKEN, gemini_event(_GEMINI_CALL), _GEMINI_END),
+    "fails": chunked(*_GEMINI_SPOKEN, f"data: {json.dumps(_GEMINI_ERROR)}\n\n".encode()),
+    "hangs": chunked(*_GEMINI_SPOKEN, ends=False, then="hang"),
+    "huge": chunked(*(_GEMINI_SPOKEN * 20_000), ends=False, then="hang"),
+    "unreachable": Reply(),
+}
+
+
+@asynccontextmanager
+async def gemini(behaviour: str) -> AsyncIterator[Connector]:
+    async with _answered(_GEMINI_REPLIES[behaviour], gemini_at) as connector:
+        yield connector
+
+
+def gemini_at(url: str, *, secret: str | None = None) -> HttpConnector:
+    return connector_to(google.api(base_url=url, secret=secret))
+
+
 async def _nowhere() -> str:
     """A port that nothing listens on."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -149,4 +186,9 @@ async def _nowhere() -> str:
     return f"http://127.0.0.1:{port}"
 
 
-CONNECTORS: dict[str, Made] = {"scripted": scripted, "openai_chat": openai_chat, "llama_stack": llama_stack}
+CONNECTORS: dict[str, Made] = {
+    "scripted": scripted,
+    "openai_chat": openai_chat,
+    "llama_stack": llama_stack,
+    "gemini": gemini,
+}
