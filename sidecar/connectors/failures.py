@@ -55,6 +55,12 @@ KIND_BY_CODE: Final[Mapping[str, FailureKind]] = {
             "cmek_key_unreachable",
             "cmek_key_network_blocked",
             "cmek_context_unavailable",
+            "API_KEY_INVALID",  # Google's words from here on: the reasons among an error's details
+            "API_KEY_EXPIRED",
+            "API_KEY_SERVICE_BLOCKED",
+            "SERVICE_DISABLED",
+            "BILLING_DISABLED",
+            "CONSUMER_SUSPENDED",
         ),
         "authentication",
     ),
@@ -95,6 +101,29 @@ KIND_BY_VAGUE_WORD: Final[Mapping[str, FailureKind]] = {
     "not_found_error": "invalid_request",
     "api_error": "unavailable",
 }
+# Google's status words, where an error comes without the number that it belongs to.
+STATUS_BY_WORD: Final[Mapping[str, int]] = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    "INTERNAL": 500,
+    "UNKNOWN": 500,
+    "DATA_LOSS": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+_NOT_HERE: Final = "location is not supported"  # what Google says beside FAILED_PRECONDITION and no reason
+_DAILY: Final = "PerDay"  # in the name of a quota that no wait of a request's length brings back
+_DETAILS_MAX: Final = 64
+_DELAY: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
 
 
@@ -109,23 +138,46 @@ def kind_of_status(status: int) -> FailureKind:
 
 
 def kind_of(error: Mapping[str, Any], status: int | None) -> FailureKind:
-    """By the error object's `code`, then its `type`, then the status; a whole-number code is a status.
+    """By the error object's `code`, its `type` and its details' reasons, then the status; a whole-number code is one.
 
     Anthropic's finer code stands in `details`, beside a type that is right for most of them only.
     OpenRouter's 403 for a prompt that its moderation flagged says nothing of the credential.
     """
-    details = error.get("details")
-    finer = details.get("error_code") if isinstance(details, dict) else None
-    words = [word for word in (finer, error.get("code"), error.get("type")) if isinstance(word, str)]
+    details = _details_of(error)
+    said = (_finer_code(error), error.get("code"), error.get("type"), *(detail.get("reason") for detail in details))
+    words = [word for word in said if isinstance(word, str)]
     for word in words:
         if word in KIND_BY_CODE:
             return KIND_BY_CODE[word]
-    status = _status_in(error.get("code")) or status
+    status_word = error.get("status")
+    if status_word == "FAILED_PRECONDITION" and _NOT_HERE in words_of(error):
+        return "authentication"
+    if status_word == "RESOURCE_EXHAUSTED" and any(map(_is_daily, details)):
+        return "authentication"
+    named = STATUS_BY_WORD.get(status_word) if isinstance(status_word, str) else None
+    status = _status_in(error.get("code")) or named or status
     if status == 403 and _is_moderation(error.get("metadata")):
         return "invalid_request"
     if status is not None:
         return kind_of_status(status)
     return next((KIND_BY_VAGUE_WORD[word] for word in words if word in KIND_BY_VAGUE_WORD), "provider")
+
+
+def _finer_code(error: Mapping[str, Any]) -> object:
+    details = error.get("details")
+    return details.get("error_code") if isinstance(details, dict) else None
+
+
+def _details_of(error: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Google's `details`: objects with a type each, of which only what they hold is looked at."""
+    details = error.get("details")
+    return [one for one in details[:_DETAILS_MAX] if isinstance(one, dict)] if isinstance(details, list) else []
+
+
+def _is_daily(detail: Mapping[str, Any]) -> bool:
+    violations = detail.get("violations")
+    found = violations[:_DETAILS_MAX] if isinstance(violations, list) else []
+    return any(_DAILY in str(one.get("quotaId"))[:256] for one in found if isinstance(one, dict))
 
 
 def _is_moderation(metadata: object) -> bool:
@@ -162,8 +214,8 @@ _WORDS_CHARACTERS_MAX: Final = 4096  # several times what a message can show
 
 
 def words_of(error: Mapping[str, Any]) -> str:
-    """What an error object says to a person; FastAPI servers call it `detail`. Empty where it says nothing."""
-    for name in ("message", "detail"):
+    """What an error object says to a person; RFC 7807 and FastAPI call it `detail`. Empty where it says nothing."""
+    for name in ("message", "detail", "title"):
         said = error.get(name)
         if said:
             return said if isinstance(said, str) else _json_begin(said)
@@ -193,3 +245,13 @@ def wait_seconds(headers: Mapping[str, str], now_unix: float) -> float | None:
         return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - now_unix)
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def wait_in_error(error: Mapping[str, Any]) -> float | None:
+    """How long Google asks to wait, in a detail of the error and in no header; None if unsaid."""
+    for detail in _details_of(error):
+        delay = detail.get("retryDelay")
+        found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
+        if found:
+            return float(found[1])
+    return None

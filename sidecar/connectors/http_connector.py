@@ -37,6 +37,7 @@ class Api(Struct, frozen=True, kw_only=True):
     """What makes one server's API: where to post for an upstream model, with which headers, and the two halves.
 
     `headers` hold the credential where there is one; `secret` is that credential alone, for scrubbing.
+    `absent` is what it may mean, for a person, that the server has no such path.
     """
 
     endpoint: Callable[[str], str]
@@ -44,6 +45,7 @@ class Api(Struct, frozen=True, kw_only=True):
     secret: str | None
     lower: Lower
     lift: NewLift
+    absent: str = ""
 
     def __repr__(self) -> str:
         return "<Api>"
@@ -120,6 +122,7 @@ class HttpConnector:
             headers={"accept": "text/event-stream", **self._api.headers},
             body=lowered.body,
             secret=self._api.secret,
+            absent=self._api.absent,
         )
 
     def _clean(self, text: str) -> str:

@@ -30,6 +30,7 @@ from sidecar.connectors.failures import (
     error_of,
     kind_of,
     kind_of_status,
+    wait_in_error,
     wait_seconds,
     words_of,
 )
@@ -50,12 +51,13 @@ for _talker in ("httpcore2", "httpx2"):
 
 
 class Outgoing(Struct, frozen=True, kw_only=True):
-    """One request as it will be sent; its `secret` is only for scrubbing what comes back."""
+    """One request as it will be sent; `secret` is only for scrubbing what comes back, `absent` explains a 404."""
 
     url: str
     headers: Mapping[str, str]
     body: bytes
     secret: str | None
+    absent: str = ""
 
     def __repr__(self) -> str:
         return f"<POST {self.url}, {len(self.body)} bytes>"
@@ -195,7 +197,11 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, outgoin
         if error is None and status in _WRONG_PATH_STATUSES:
             said += f" for a POST to {urlsplit(outgoing.url).path}: is base_url right?"
     message = clean_message(said, outgoing.secret)
+    if outgoing.absent and status in _WRONG_PATH_STATUSES:
+        message = f"{message:.512} ({outgoing.absent})"
     wait = wait_seconds(headers, time.time())
+    if wait is None and error is not None:
+        wait = wait_in_error(error)
     return kind, message if wait is None else with_wait(message, wait)
 
 

@@ -37,6 +37,18 @@ class WholeCall(Struct, frozen=True):
     arguments: str
 
 
+def whole_call(call_id: str, name: str, arguments: str) -> WholeCall:
+    """The call that these texts are; empty arguments mean `{}`. Raises BrokenCall."""
+    if not is_id(name):
+        raise BrokenCall(f"the provider called a tool by a name that can be none: {name!r:.80}")
+    try:
+        arguments = joined(arguments).strip()
+        check_object(arguments or "{}")
+    except (NotJsonObject, NotUnicode) as wrong:
+        raise BrokenCall(f"the provider called {name:.80} with broken arguments: {wrong}") from None
+    return WholeCall(call_id, name, arguments or "{}")
+
+
 class _Open:
     """One call while its pieces come."""
 
@@ -64,14 +76,7 @@ class _Open:
         return self.looks <= _LOOKS_MAX and self.is_whole()
 
     def whole(self) -> WholeCall:
-        if not is_id(self.name):
-            raise BrokenCall(f"the provider called a tool by a name that can be none: {self.name!r:.80}")
-        try:
-            arguments = joined("".join(self.arguments)).strip()
-            check_object(arguments or "{}")
-        except (NotJsonObject, NotUnicode) as wrong:
-            raise BrokenCall(f"the provider called {self.name:.80} with broken arguments: {wrong}") from None
-        return WholeCall(self.call_id, self.name, arguments or "{}")
+        return whole_call(self.call_id, self.name, "".join(self.arguments))
 
     def is_whole(self) -> bool:
         """Whether arguments have come and nothing is missing; those that a cut left empty may have been to come."""

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from sidecar.connectors.failures import error_of, kind_of, kind_of_status, wait_seconds, words_of
+from sidecar.connectors.failures import (
+    STATUS_BY_WORD,
+    error_of,
+    kind_of,
+    kind_of_status,
+    wait_in_error,
+    wait_seconds,
+    words_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +158,57 @@ NOW = 1_790_000_000.0
 )
 def test_a_wait_is_read_in_seconds_from_either_header(headers: dict[str, str], seconds: float | None) -> None:
     assert wait_seconds(headers, NOW) == seconds
+
+
+# --- Google's errors ----------------------------------------------------------------------------------------------
+
+
+def google(code: int | None, status: str, message: str = "", **detail: Any) -> dict[str, Any]:
+    error = {"code": code, "status": status, "message": message, "details": [None, {"@type": "x"}, detail]}
+    return {name: said for name, said in error.items() if said is not None}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (google(400, "INVALID_ARGUMENT"), "invalid_request"),
+        (google(400, "FAILED_PRECONDITION"), "invalid_request"),
+        (google(400, "FAILED_PRECONDITION", "User location is not supported for the API use."), "authentication"),
+        (google(400, "INVALID_ARGUMENT", "API key not valid.", reason="API_KEY_INVALID"), "authentication"),
+        (google(403, "PERMISSION_DENIED", reason="SERVICE_DISABLED"), "authentication"),
+        (google(400, "FAILED_PRECONDITION", reason="BILLING_DISABLED"), "authentication"),
+        (google(400, "FAILED_PRECONDITION", reason="CONSUMER_SUSPENDED"), "authentication"),
+        (google(402, "RESOURCE_EXHAUSTED"), "authentication"),
+        (google(429, "RESOURCE_EXHAUSTED"), "rate_limited"),
+        (google(429, "RESOURCE_EXHAUSTED", violations=[{"quotaId": "RequestsPerMinutePerProject"}]), "rate_limited"),
+        (google(429, "RESOURCE_EXHAUSTED", violations=[None, {"quotaId": "RequestsPerDayPerProject-FreeTier"}]),
+         "authentication"),
+        (google(429, "RESOURCE_EXHAUSTED", violations="PerDay"), "rate_limited"),
+        (google(None, "UNAUTHENTICATED"), "authentication"), (google(None, "PERMISSION_DENIED"), "authentication"),
+        (google(None, "NOT_FOUND"), "invalid_request"), (google(None, "RESOURCE_EXHAUSTED"), "rate_limited"),
+        (google(None, "CANCELLED"), "provider"), (google(None, "INTERNAL"), "unavailable"),
+        (google(None, "UNIMPLEMENTED"), "invalid_request"), (google(None, "UNAVAILABLE"), "unavailable"),
+        (google(None, "DEADLINE_EXCEEDED"), "timeout"), (google(None, "NEW_WORD"), "provider"),
+        ({"status": ["odd"], "details": "odd"}, "provider"), ({"details": {"reason": "API_KEY_INVALID"}}, "provider"),
+        ({"details": [{"reason": ["API_KEY_INVALID"]}]}, "provider"),
+    ],
+)  # fmt: skip
+def test_a_google_error_has_its_kind_by_its_reason_then_its_number_then_its_word(
+    error: dict[str, Any], kind: str
+) -> None:
+    assert kind_of(error, None) == kind
+
+
+def test_every_status_word_belongs_to_a_status_of_an_error() -> None:
+    assert all(400 <= status <= 504 for status in STATUS_BY_WORD.values())
+
+
+@pytest.mark.parametrize(
+    ("delay", "wait"),
+    [("34.4s", 34.4), ("34.074824224s", 34.074824224), ("0s", 0.0), ("7s", 7.0), ("7", None), ("-7s", None),
+     ("1e9s", None), ("9" * 40 + "s", None), (7, None), (None, None), ({"seconds": 7}, None)],
+)  # fmt: skip
+def test_a_retry_delay_is_seconds(delay: Any, wait: float | None) -> None:
+    assert wait_in_error({"details": [{"retryDelay": delay}]}) == wait
+    assert wait_in_error({"details": {"retryDelay": delay}}) is None
+    assert wait_in_error({}) is None

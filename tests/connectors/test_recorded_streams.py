@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit.stream_cases import ARRIVALS, RECORDED, Stream, cuts, end_of_answer, streams
 
-from sidecar.connectors import anthropic_messages_lift, openai_chat_lift
+from sidecar.connectors import anthropic_messages_lift, gemini_lift, llama_stack_lift, openai_chat_lift
 from sidecar.connectors.body_lift import BodyLift
 from sidecar.connectors.openai_chat_dialects import DIALECTS
 from sidecar.connectors.promise import Answer, Ended
@@ -25,12 +25,25 @@ def _chat(answer: Answer, stream: Stream) -> BodyLift:
     )
 
 
+def _stack(answer: Answer, stream: Stream) -> BodyLift:
+    return llama_stack_lift.Lift(
+        answer,
+        str,
+        upstream="tiny",
+        document_bytes_max=DOCUMENT_BYTES_MAX,
+        tool_names=frozenset(),
+        takes_estimates=True,
+    )
+
+
 def _plain(lift: Callable[..., BodyLift]) -> Callable[[Answer, Stream], BodyLift]:
     return lambda answer, stream: lift(answer, str, upstream="tiny", document_bytes_max=DOCUMENT_BYTES_MAX)
 
 
 LIFTS: dict[str, Callable[[Answer, Stream], BodyLift]] = {
     "anthropic": _plain(anthropic_messages_lift.Lift),
+    "gemini": _plain(gemini_lift.Lift),
+    "llama_stack_native": _stack,
     "openai_chat": _chat,
 }
 STREAMS = {name: stream for name, stream in streams().items() if stream.provider in LIFTS}

@@ -12,8 +12,10 @@ from kit.stub_http import Reply, chunked, stub_provider
 
 from sidecar.connectors import anthropic_messages as messages
 from sidecar.connectors import anthropic_messages_lower
+from sidecar.connectors import gemini as google
+from sidecar.connectors import llama_stack as stack
 from sidecar.connectors import openai_chat as chat
-from sidecar.connectors.http_connector import Bounds, HttpConnector
+from sidecar.connectors.http_connector import Api, Bounds, HttpConnector
 from sidecar.connectors.http_exchange import new_client
 from sidecar.connectors.openai_chat_dialects import Dialect
 from sidecar.connectors.promise import Connector
@@ -62,13 +64,25 @@ _REPLIES = {
 
 @asynccontextmanager
 async def openai_chat(behaviour: str) -> AsyncIterator[Connector]:
-    async with stub_provider(_REPLIES[behaviour]) as stub:
-        url = await _nowhere() if behaviour == "unreachable" else stub.url
-        connector = chat_at(url)
+    async with _answered(_REPLIES[behaviour], chat_at) as connector:
+        yield connector
+
+
+@asynccontextmanager
+async def _answered(reply: Reply, connector_at: Callable[[str], HttpConnector]) -> AsyncIterator[Connector]:
+    """A connector whose provider answers so; one that answers nothing at all is not there."""
+    async with stub_provider(reply) as stub:
+        connector = connector_at(stub.url if reply.pieces else await _nowhere())
         try:
             yield connector
         finally:
             await connector.aclose()
+
+
+def connector_to(api: Api, **bounds: int) -> HttpConnector:
+    """A connector of any kind, over plain HTTP."""
+    limits = {"response_bytes_max": 1_000_000, "body_bytes_max": 10_000_000, **bounds}
+    return HttpConnector(new_client("http:", idle_connections_max=4), api, Bounds(**limits))
 
 
 def chat_at(
@@ -100,12 +114,8 @@ _MESSAGE_REPLIES = {
 
 @asynccontextmanager
 async def anthropic_messages(behaviour: str) -> AsyncIterator[Connector]:
-    async with stub_provider(_MESSAGE_REPLIES[behaviour]) as stub:
-        connector = messages_at(await _nowhere() if behaviour == "unreachable" else stub.url)
-        try:
-            yield connector
-        finally:
-            await connector.aclose()
+    async with _answered(_MESSAGE_REPLIES[behaviour], messages_at) as connector:
+        yield connector
 
 
 def messages_at(
@@ -117,11 +127,92 @@ def messages_at(
     dialect: anthropic_messages_lower.Dialect | None = None,
 ) -> HttpConnector:
     dialect = dialect or anthropic_messages_lower.Dialect()
-    return HttpConnector(
-        new_client(url, idle_connections_max=4),
-        messages.api(base_url=url, secret=secret, version=version, auth=auth, dialect=dialect),
-        Bounds(response_bytes_max=1_000_000, body_bytes_max=10_000_000),
-    )
+    return connector_to(messages.api(base_url=url, secret=secret, version=version, auth=auth, dialect=dialect))
+
+
+# --- Llama Stack, on its native route ---------------------------------------------------------------------------
+
+
+def stack_event(event_type: str, delta: object, stop: str | None = None, metrics: object = None) -> bytes:
+    event = {"event_type": event_type, "delta": delta, "logprobs": None, "stop_reason": stop}
+    return f"data: {json.dumps({'metrics': metrics, 'event': event})}\n\n".encode()
+
+
+def stack_text(text: str) -> bytes:
+    return stack_event("progress", {"type": "text", "text": text})
+
+
+def stack_metrics(prompt: object, completion: object) -> list[dict[str, object]]:
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": 0}
+    return [{"metric": name, "value": value, "unit": None} for name, value in counts.items()]
+
+
+def stack_complete(stop: str = "end_of_turn", prompt: object = 11, completion: object = 3) -> bytes:
+    return stack_event("complete", {"type": "text", "text": ""}, stop, stack_metrics(prompt, completion))
+
+
+def stack_call(call_id: str, name: str, arguments: str) -> bytes:
+    call = {"call_id": call_id, "tool_name": name, "arguments": json.loads(arguments), "arguments_json": arguments}
+    return stack_event("progress", {"type": "tool_call", "tool_call": call, "parse_status": "succeeded"})
+
+
+_STACK_SPOKEN = tuple(map(stack_text, TEXT))
+_STACK_REPLIES = {
+    "text": chunked(*_STACK_SPOKEN, stack_complete()),
+    "calls": chunked(*_STACK_SPOKEN, stack_call(*CALL), stack_complete("end_of_message")),
+    "fails": chunked(*_STACK_SPOKEN, b'data: {"error": {"message": "429: slow down"}}\n\n'),
+    "hangs": chunked(*_STACK_SPOKEN, ends=False, then="hang"),
+    "huge": chunked(*(_STACK_SPOKEN * 20_000), ends=False, then="hang"),
+    "unreachable": Reply(),
+}
+
+
+@asynccontextmanager
+async def llama_stack(behaviour: str) -> AsyncIterator[Connector]:
+    async with _answered(_STACK_REPLIES[behaviour], stack_at) as connector:
+        yield connector
+
+
+def stack_at(
+    url: str, *, route: str = "native", secret: str | None = None, takes_estimates: bool = True
+) -> HttpConnector:
+    return connector_to(stack.api(base_url=url, secret=secret, route=route, takes_estimates=takes_estimates))
+
+
+# --- Gemini -----------------------------------------------------------------------------------------------------
+
+GEMINI_USED = {"promptTokenCount": 11, "candidatesTokenCount": 3, "totalTokenCount": 14}
+
+
+def gemini_event(*parts: object, finish: object = None, usage: object = GEMINI_USED, **members: object) -> bytes:
+    candidate = {"content": {"parts": list(parts), "role": "model"}, "finishReason": finish, "index": 0}
+    candidate = {name: said for name, said in candidate.items() if said is not None}
+    said = {"candidates": [candidate], "usageMetadata": usage, "responseId": "r-1", **members}
+    return f"data: {json.dumps({name: one for name, one in said.items() if one is not None})}\r\n\r\n".encode()
+
+
+_GEMINI_SPOKEN = tuple(gemini_event({"text": text}) for text in TEXT)
+_GEMINI_CALL = {"functionCall": {"id": CALL[0], "name": CALL[1], "args": json.loads(CALL[2])}}
+_GEMINI_END = gemini_event({"text": ""}, finish="STOP")
+_GEMINI_ERROR = {"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}
+_GEMINI_REPLIES = {
+    "text": chunked(*_GEMINI_SPOKEN, _GEMINI_END),
+    "calls": chunked(*_GEMINI_SPOKEN, gemini_event(_GEMINI_CALL), _GEMINI_END),
+    "fails": chunked(*_GEMINI_SPOKEN, f"data: {json.dumps(_GEMINI_ERROR)}\n\n".encode()),
+    "hangs": chunked(*_GEMINI_SPOKEN, ends=False, then="hang"),
+    "huge": chunked(*(_GEMINI_SPOKEN * 20_000), ends=False, then="hang"),
+    "unreachable": Reply(),
+}
+
+
+@asynccontextmanager
+async def gemini(behaviour: str) -> AsyncIterator[Connector]:
+    async with _answered(_GEMINI_REPLIES[behaviour], gemini_at) as connector:
+        yield connector
+
+
+def gemini_at(url: str, *, secret: str | None = None) -> HttpConnector:
+    return connector_to(google.api(base_url=url, secret=secret))
 
 
 async def _nowhere() -> str:
@@ -134,6 +225,8 @@ async def _nowhere() -> str:
 
 CONNECTORS: dict[str, Made] = {
     "anthropic_messages": anthropic_messages,
-    "scripted": scripted,
+    "gemini": gemini,
+    "llama_stack": llama_stack,
     "openai_chat": openai_chat,
+    "scripted": scripted,
 }
