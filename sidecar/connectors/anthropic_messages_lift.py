@@ -31,6 +31,10 @@ STOP_REASONS: Final[dict[str, StopReason]] = {
 _WHOLE_TURNS: Final = frozenset(
     {"end_turn", "tool_use", "stop_sequence"}
 )  # every block of such a turn is whole or broken
+_COUNTS: Final = frozenset(
+    {"input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation", "output_tokens",
+     "output_tokens_details", "iterations"}
+)  # fmt: skip
 
 
 class Lift(BodyLift):
@@ -183,7 +187,7 @@ class Lift(BodyLift):
 
     def _count(self, said: object) -> dict[str, Any]:
         """Every count that is said overwrites the one before it; those that are."""
-        counts = {name: count for name, count in an_object(said).items() if count is not None}
+        counts = {name: count for name, count in an_object(said).items() if name in _COUNTS and count is not None}
         self._counts |= counts
         return counts
 

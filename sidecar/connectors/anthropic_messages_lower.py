@@ -79,9 +79,11 @@ def _check_turns(messages: list[Message]) -> None:
             "nothing is left of the input without blank texts and reasoning states that this model can't use"
         )
     if messages[0].role != "user":
-        raise Rejected("the input begins with an assistant turn, and this API wants a user's")
+        raise Rejected("the input begins with an assistant turn or with blanks before one, and this API wants a user's")
     if messages[-1].role != "user":
-        raise Rejected("the input ends with an assistant turn, which this API does not go on with")
+        raise Rejected(
+            "the input ends with an assistant turn or with blanks behind one, which this API does not go on with"
+        )
 
 
 def _before_messages(request: ProviderRequest) -> dict[str, Any]:
