@@ -17,8 +17,9 @@ from sidecar.connectors import openai_responses_lower
 from sidecar.connectors.body_lift import BodyLift, Clean
 from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected, joined_url
 from sidecar.connectors.kind import Kind
+from sidecar.connectors.lowering import EFFORTS
 from sidecar.connectors.openai_responses_lift import Lift
-from sidecar.connectors.openai_responses_lower import CACHES, EFFORTS, Dialect
+from sidecar.connectors.openai_responses_lower import CACHES, Dialect
 from sidecar.connectors.promise import Answer, Lowered
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.credentials import Secret

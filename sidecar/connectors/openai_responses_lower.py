@@ -30,11 +30,9 @@ from sidecar.contract.values import (
     ToolResult,
 )
 
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # every word of the API
 CACHES: Final = ("charged", "free", "none")  # what a model asks for its cache writes; none: it can't be asked to cache
 OUTPUT_TOKENS_MIN: Final = 16
 OUTPUT_CHARACTERS_MAX: Final = 10 * 1024 * 1024  # of one tool's result
-_CACHE_KEY_CHARACTERS_MAX: Final = 64
 
 # By what cache writes cost, then by what the request asks; `prompt_cache_key` stands with each that asks for anything.
 _CACHE_MEMBERS: Final[Mapping[str, Mapping[str | None, dict[str, Any]]]] = {
@@ -81,7 +79,7 @@ def lower(request: ProviderRequest, upstream: str, settings: Mapping[str, Any], 
     body |= {"input": items, "max_output_tokens": request.max_output_tokens, "stream": True, "store": False}
     if dialect.is_openai:
         body |= {"stream_options": {"include_obfuscation": False}, "service_tier": "default"}
-    body |= _reasoning_members(request, settings.get("efforts", ()), dialect, notes)
+    body |= _reasoning_members(request, settings.get("efforts") or (), dialect, notes)
     body |= _tool_members(request, dialect, notes)
     if request.output_schema_json is not None:
         body["text"] = {"format": _format(request.output_schema_json, dialect, notes)}
@@ -165,9 +163,7 @@ def _cache_members(request: ProviderRequest, cache: str, notes: list[Note]) -> d
 
 
 def _cache_key(conversation_id: str) -> str:
-    """The same for every turn of a conversation."""
-    if len(conversation_id) <= _CACHE_KEY_CHARACTERS_MAX:
-        return conversation_id
+    """The same for every turn of a conversation, and of the 64 characters that the API takes."""
     return hashlib.sha256(conversation_id.encode()).hexdigest()
 
 

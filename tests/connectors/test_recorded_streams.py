@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit.stream_cases import ARRIVALS, RECORDED, Stream, cuts, end_of_answer, streams
 
-from sidecar.connectors import anthropic_messages_lift, openai_chat_lift
+from sidecar.connectors import anthropic_messages_lift, openai_chat_lift, openai_responses_lift
 from sidecar.connectors.body_lift import BodyLift
 from sidecar.connectors.openai_chat_dialects import DIALECTS
 from sidecar.connectors.promise import Answer, Ended
@@ -29,9 +29,20 @@ def _plain(lift: Callable[..., BodyLift]) -> Callable[[Answer, Stream], BodyLift
     return lambda answer, stream: lift(answer, str, upstream="tiny", document_bytes_max=DOCUMENT_BYTES_MAX)
 
 
+def _responses(answer: Answer, stream: Stream) -> BodyLift:
+    return openai_responses_lift.Lift(
+        answer,
+        str,
+        upstream="tiny",
+        document_bytes_max=DOCUMENT_BYTES_MAX,
+        silent_cut_tokens=stream.wanted.get("silent_cut_tokens"),
+    )
+
+
 LIFTS: dict[str, Callable[[Answer, Stream], BodyLift]] = {
     "anthropic": _plain(anthropic_messages_lift.Lift),
     "openai_chat": _chat,
+    "openai_responses": _responses,
 }
 STREAMS = {name: stream for name, stream in streams().items() if stream.provider in LIFTS}
 
