@@ -54,7 +54,6 @@ def api(*, base_url: str, secret: str | None, dialect: Dialect) -> Api:
 def _keys(folder: Path) -> tuple[Key, ...]:
     return (
         Key("dialect", choice("openai", "compatible"), "openai"),
-        Key("assistant_content", choice("text", "parts"), "text"),
         Key("output_schema", choice("send", "reject"), "send"),
         Key("send_include", flag, default=True),
         Key("send_tool_choice", flag, default=True),

@@ -10,7 +10,7 @@ of that event alone. Source: WIRE sections 1.1, 1.4 and 2.8 to 2.11.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sidecar.connectors.body_lift import BodyLift, Clean, an_object, word
@@ -219,12 +219,12 @@ class Lift(BodyLift):
 
     def _take_output(self, output: list[dict[str, Any]], *, is_whole: bool) -> None:
         """The n-th item of a kind is the n-th of that kind that began; most were done by events of their own."""
-        counts: dict[str, int] = {}
+        begun: dict[str, Iterator[Slot]] = {}
         for item in output:
             kind = word(item.get("type"))
-            at = counts[kind] = counts.get(kind, -1) + 1
-            begun = self._slots.all_of(kind)
-            slot = begun[at] if at < len(begun) else self._slots.begin({}, item)
+            if kind not in begun:
+                begun[kind] = iter(self._slots.all_of(kind))
+            slot = next(begun[kind], None) or self._slots.begin({}, item)
             is_cut = kind == "function_call" and not is_whole and item.get("status") != "completed"
             if not slot.is_done and not is_cut:
                 self._item_done(slot, item)

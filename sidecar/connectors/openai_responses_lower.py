@@ -48,12 +48,10 @@ _CACHE_MEMBERS: Final[Mapping[str, Mapping[str | None, dict[str, Any]]]] = {
 class Dialect(Struct, frozen=True, kw_only=True):
     """How this server differs from OpenAI's own; it can't be found out by asking it.
 
-    `assistant_content`: llama.cpp takes an assistant's earlier text only in parts. `output_schema`: whether the
-    server holds its answer to a schema at all; llama.cpp ignores one.
+    `output_schema`: whether the server holds its answer to a schema at all; llama.cpp ignores one.
     """
 
     dialect: Literal["openai", "compatible"] = "openai"
-    assistant_content: Literal["text", "parts"] = "text"
     output_schema: Literal["send", "reject"] = "send"
     send_include: bool = True
     send_tool_choice: bool = True
@@ -69,7 +67,7 @@ def lower(request: ProviderRequest, upstream: str, settings: Mapping[str, Any], 
     """The POST's body. States that this model can't use are left out and counted. Raises Rejected."""
     if dialect.is_openai and request.max_output_tokens < OUTPUT_TOKENS_MIN:
         raise Rejected(f"the provider takes no max_output_tokens below {OUTPUT_TOKENS_MIN}")
-    items, states_dropped = _items(request, upstream, dialect)
+    items, states_dropped = _items(request, upstream)
     if not items:
         raise Rejected("nothing is left of the input without the reasoning states that this model can't use")
     notes: list[Note] = []
@@ -170,13 +168,13 @@ def _cache_key(conversation_id: str) -> str:
 # --- the input --------------------------------------------------------------------------------------------------
 
 
-def _items(request: ProviderRequest, upstream: str, dialect: Dialect) -> tuple[list[dict[str, Any]], int]:
+def _items(request: ProviderRequest, upstream: str) -> tuple[list[dict[str, Any]], int]:
     """The input items, and how many reasoning states are none of this model's."""
     items: list[dict[str, Any]] = []
     dropped = 0
     for is_assistant, side in turns(request.input):
         if is_assistant:
-            made, of_turn = _assistant_items(side, upstream, dialect)
+            made, of_turn = _assistant_items(side, upstream)
             items += made
             dropped += of_turn
         else:
@@ -184,7 +182,7 @@ def _items(request: ProviderRequest, upstream: str, dialect: Dialect) -> tuple[l
     return items, dropped
 
 
-def _assistant_items(side: list[Any], upstream: str, dialect: Dialect) -> tuple[list[dict[str, Any]], int]:
+def _assistant_items(side: list[Any], upstream: str) -> tuple[list[dict[str, Any]], int]:
     """One turn's items, and how many states were left out.
 
     A phase goes with the text directly behind it. Reasoning that led to nothing would be answered with a 400
@@ -201,7 +199,7 @@ def _assistant_items(side: list[Any], upstream: str, dialect: Dialect) -> tuple[
             items += [reasoning] if reasoning else []
             dropped += reasoning is None and phase is None
         elif isinstance(said, AssistantText):
-            items.append(_assistant_message(said.text, phase, dialect))
+            items.append(_assistant_message(said.text, phase))
             phase = None
         else:
             items.append(_call(said))
@@ -212,12 +210,9 @@ def _is_text(side: list[Any], at: int) -> bool:
     return at < len(side) and isinstance(side[at], AssistantText)
 
 
-def _assistant_message(text: str, phase: str | None, dialect: Dialect) -> dict[str, Any]:
-    message: dict[str, Any] = {"type": "message", "role": "assistant"}
-    if dialect.assistant_content == "parts":
-        message |= {"status": "completed", "content": [{"type": "output_text", "text": text}]}
-    else:
-        message["content"] = text
+def _assistant_message(text: str, phase: str | None) -> dict[str, Any]:
+    """With its type, by which llama.cpp tells it, and as a text: parts are taken only with an id by some."""
+    message: dict[str, Any] = {"type": "message", "role": "assistant", "content": text}
     return message if phase is None else {**message, "phase": phase}
 
 

@@ -275,13 +275,6 @@ def test_items_go_out_one_to_one_and_in_order() -> None:
     assert not any("id" in item for item in made)
 
 
-def test_an_assistants_text_goes_out_in_parts_where_the_server_takes_no_other() -> None:
-    parts = Dialect(dialect="compatible", assistant_content="parts")
-    content = [{"type": "output_text", "text": "hi"}]
-    wanted = {"type": "message", "role": "assistant", "status": "completed", "content": content}
-    assert body(build.text(), build.said("hi"), build.text(), dialect=parts)["input"][1] == wanted
-
-
 def test_a_call_id_from_elsewhere_is_mapped_alike_in_call_and_result() -> None:
     odd = "call:1/" + "x" * 80
     _, call_item, result_item = body(build.text(), build.call(odd), build.result(odd))["input"]
@@ -410,7 +403,7 @@ def a_turn(draw: st.DrawFn) -> tuple[list[v.InputItem], list[v.InputItem]]:
 
 @given(
     st.lists(a_turn(), min_size=10, max_size=10),
-    st.sampled_from([OPENAI, Dialect(dialect="compatible", assistant_content="parts")]),
+    st.sampled_from([OPENAI, COMPATIBLE]),
 )
 def test_over_ten_turns_what_was_sent_before_is_sent_again_byte_for_byte(
     turns: list[tuple[list[v.InputItem], list[v.InputItem]]], dialect: Dialect
