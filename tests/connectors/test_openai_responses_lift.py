@@ -218,6 +218,11 @@ def test_one_index_for_every_item_mixes_nothing() -> None:
     assert (text_of(answer), [made[2] for made in calls_of(answer)]) == ("Hi", ['{"t":"A"}', '{"t":"B"}'])
 
 
+def test_items_that_are_only_done_at_one_index_and_without_ids_are_each_an_item() -> None:
+    answer = lifted(done(call("{}", "A"), 0), done(call("{}", "B"), 0), completed())
+    assert [made[0] for made in calls_of(answer)] == ["A", "B"]
+
+
 def test_the_done_items_arguments_are_the_whole_string() -> None:
     answer = lifted(added(call("")), arguments('{"a"'), done(call('{"a":1}')), completed())
     assert calls_of(answer) == [("c1", "look", '{"a":1}')]
@@ -334,6 +339,11 @@ def test_the_status_of_the_response_decides_over_the_events_name() -> None:
     answer = lifted(event("response.completed", response={"status": "failed", "error": {"code": "server_error"}}))
     assert end(answer).kind == "unavailable"
     assert end(lifted(event("response.completed", response={"status": "odd", "usage": USED}))).stop_reason == "end_turn"
+
+
+def test_an_error_in_a_response_that_calls_itself_completed_is_a_failure() -> None:
+    answer = lifted(said("x"), completed(USED, error={"code": "server_error", "message": "oh"}))
+    assert (end(answer).kind, end(answer).usage) == ("unavailable", used(11, 3))
 
 
 @pytest.mark.parametrize("response", [None, "odd", []])

@@ -339,6 +339,7 @@ def test_h5_states_of_other_models_kinds_and_shapes_are_left_out_and_counted() -
         build.state(opaque=b'{"item":{"encrypted_content":"x","summary":[],"id":"rs"},"k":"openai.reasoning","m":"tiny","v":1}'),
         build.state(opaque=b'{"item":{"encrypted_content":"x"},"k":"openai.reasoning","m":"tiny","v":1}'),
         build.state(opaque=b'{"item":{"encrypted_content":7,"summary":[]},"k":"openai.reasoning","m":"tiny","v":1}'),
+        build.state(opaque=b'{"item":{"encrypted_content":"x","summary":[]},"k":"openai.reasoning","m":"tiny","v":1,"x":1}'),
         build.state(opaque=b'{"item":[],"k":"openai.reasoning","m":"tiny","v":1}'),
         build.state(opaque=b'{"k":"openai.phase","m":"tiny","phase":"Final Answer","v":1}'),
         build.state(opaque=b'{"k":"openai.phase","m":"tiny","phase":"commentary","role":"system","v":1}'),
@@ -356,6 +357,11 @@ def test_reasoning_that_led_to_nothing_and_a_phase_without_its_text_are_left_out
     assert made.states_dropped == 5
     assert not {"reasoning"} & {item["type"] for item in json.loads(made.body)["input"]}
     assert not any("phase" in item for item in json.loads(made.body)["input"])
+
+
+def test_a_phase_is_of_the_one_text_behind_it() -> None:
+    sent = body(build.text(), phase(), build.said("a"), build.said("b"), build.text())["input"]
+    assert [item.get("phase") for item in sent] == [None, "commentary", None, None]
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
