@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.config.keys import Key, KindKeys, path_from
 from sidecar.config.values import Connector as ConnectorConfig
-from sidecar.connectors import anthropic_messages, gemini, llama_stack, openai_chat
+from sidecar.connectors import anthropic_messages, gemini, llama_stack, openai_chat, openai_responses
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import read_script
@@ -30,6 +30,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "gemini": gemini.KIND,
     "llama_stack": llama_stack.KIND,
     "openai_chat": openai_chat.KIND,
+    "openai_responses": openai_responses.KIND,
     "scripted": Kind(KindKeys(_scripted_keys), _scripted),
 }
 

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from kit.stream_cases import ARRIVALS, RECORDED, Stream, cuts, end_of_answer, streams
 
-from sidecar.connectors import anthropic_messages_lift, gemini_lift, llama_stack_lift, openai_chat_lift
+from sidecar.connectors import (
+    anthropic_messages_lift,
+    gemini_lift,
+    llama_stack_lift,
+    openai_chat_lift,
+    openai_responses_lift,
+)
 from sidecar.connectors.body_lift import BodyLift
 from sidecar.connectors.openai_chat_dialects import DIALECTS
 from sidecar.connectors.promise import Answer, Ended
@@ -31,7 +37,7 @@ def _stack(answer: Answer, stream: Stream) -> BodyLift:
         str,
         upstream="tiny",
         document_bytes_max=DOCUMENT_BYTES_MAX,
-        tool_names=frozenset(),
+        tool_names=frozenset({"list_users"}),
         takes_estimates=True,
     )
 
@@ -40,11 +46,22 @@ def _plain(lift: Callable[..., BodyLift]) -> Callable[[Answer, Stream], BodyLift
     return lambda answer, stream: lift(answer, str, upstream="tiny", document_bytes_max=DOCUMENT_BYTES_MAX)
 
 
+def _responses(answer: Answer, stream: Stream) -> BodyLift:
+    return openai_responses_lift.Lift(
+        answer,
+        str,
+        upstream="tiny",
+        document_bytes_max=DOCUMENT_BYTES_MAX,
+        silent_cut_tokens=stream.wanted.get("silent_cut_tokens"),
+    )
+
+
 LIFTS: dict[str, Callable[[Answer, Stream], BodyLift]] = {
     "anthropic": _plain(anthropic_messages_lift.Lift),
     "gemini": _plain(gemini_lift.Lift),
     "llama_stack_native": _stack,
     "openai_chat": _chat,
+    "openai_responses": _responses,
 }
 STREAMS = {name: stream for name, stream in streams().items() if stream.provider in LIFTS}
 

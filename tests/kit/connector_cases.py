@@ -15,9 +15,11 @@ from sidecar.connectors import anthropic_messages_lower
 from sidecar.connectors import gemini as google
 from sidecar.connectors import llama_stack as stack
 from sidecar.connectors import openai_chat as chat
+from sidecar.connectors import openai_responses as responses
 from sidecar.connectors.http_connector import Api, Bounds, HttpConnector
 from sidecar.connectors.http_exchange import new_client
 from sidecar.connectors.openai_chat_dialects import Dialect
+from sidecar.connectors.openai_responses_lower import Dialect as ResponsesDialect
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import Rule, ScriptedCall, ScriptedFailure
 from sidecar.connectors.scripted import Scripted
@@ -215,6 +217,51 @@ def gemini_at(url: str, *, secret: str | None = None) -> HttpConnector:
     return connector_to(google.api(base_url=url, secret=secret))
 
 
+# --- Responses --------------------------------------------------------------------------------------------------
+
+
+def _event(type: str, **members: object) -> bytes:
+    return f"event: {type}\ndata: {json.dumps({'type': type, **members})}\n\n".encode()
+
+
+_RESPONSES_SPOKEN = tuple(_event("response.output_text.delta", output_index=0, delta=text) for text in TEXT)
+_RESPONSES_CALLED = _event(
+    "response.output_item.done",
+    output_index=1,
+    item={"type": "function_call", "call_id": CALL[0], "name": CALL[1], "arguments": CALL[2]},
+)
+_RESPONSES_END = _event(
+    "response.completed", response={"status": "completed", "usage": {"input_tokens": 11, "output_tokens": 3}}
+)
+_RESPONSES_REPLIES = {
+    "text": chunked(*_RESPONSES_SPOKEN, _RESPONSES_END),
+    "calls": chunked(*_RESPONSES_SPOKEN, _RESPONSES_CALLED, _RESPONSES_END),
+    "fails": chunked(*_RESPONSES_SPOKEN, _event("error", code="rate_limit_exceeded", message="slow down")),
+    "hangs": chunked(*_RESPONSES_SPOKEN, ends=False, then="hang"),
+    "huge": chunked(*(_RESPONSES_SPOKEN * 20_000), ends=False, then="hang"),
+    "unreachable": Reply(),
+}
+
+
+@asynccontextmanager
+async def openai_responses(behaviour: str) -> AsyncIterator[Connector]:
+    async with stub_provider(_RESPONSES_REPLIES[behaviour]) as stub:
+        url = await _nowhere() if behaviour == "unreachable" else stub.url
+        connector = responses_at(url)
+        try:
+            yield connector
+        finally:
+            await connector.aclose()
+
+
+def responses_at(url: str, *, secret: str | None = None, dialect: ResponsesDialect | None = None) -> HttpConnector:
+    return HttpConnector(
+        new_client(url, idle_connections_max=4),
+        responses.api(base_url=url, secret=secret, dialect=dialect or ResponsesDialect()),
+        Bounds(response_bytes_max=1_000_000, body_bytes_max=10_000_000),
+    )
+
+
 async def _nowhere() -> str:
     """A port that nothing listens on."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -229,4 +276,5 @@ CONNECTORS: dict[str, Made] = {
     "llama_stack": llama_stack,
     "openai_chat": openai_chat,
     "scripted": scripted,
+    "openai_responses": openai_responses,
 }

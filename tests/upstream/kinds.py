@@ -24,13 +24,15 @@ FEWEST_TOKENS: Final = 16  # the smallest output bound that each of the APIs tak
 class Kind:
     """How the server is asked by it, and what the server shows of that API.
 
-    `path` stands behind the server's address in `base_url`. `keeps_schemas`:
-    an answer is made to fit the output schema; else the schema is taken and
-    ignored. `cut`: how an answer ends whose tokens are used up, and
-    `cut_in_a_call`: that is cut within the arguments of a call.
+    `path` stands behind the server's address in `base_url`, and `settings` are
+    further lines of the connector. `keeps_schemas`: an answer is made to fit
+    the output schema; else the schema is taken and ignored. `cut`: how an
+    answer ends whose tokens are used up, and `cut_in_a_call`: that is cut
+    within the arguments of a call.
     """
 
     path: str = ""
+    settings: str = ""
     keeps_schemas: bool = True
     cut: str = "max_output_tokens"
     cut_in_a_call: str = "max_output_tokens"
@@ -39,8 +41,9 @@ class Kind:
 KINDS: Final = {
     "openai_chat": Kind(),
     "anthropic_messages": Kind(keeps_schemas=False),
-    # Of an answer that it has cut the server says `completed` as well, with the half of a call as if it were whole.
-    "openai_responses": Kind(path="/v1", keeps_schemas=False, cut="end_turn", cut_in_a_call="provider"),
+    # Of an answer that it has cut the server says `completed` as well, with the half of a call as if it were whole;
+    # this dialect sees it by the count of its tokens.
+    "openai_responses": Kind(path="/v1", settings='\ndialect = "compatible"', keeps_schemas=False),
 }
 
 
@@ -56,7 +59,8 @@ def config(
 ) -> dict[str, Any]:
     """What makes a daemon ask this server."""
     credential = '\ncredential = {env = "LLAMA_KEY"}' if llama.api_key else ""
-    connector = f'kind = "{kind}"\nbase_url = "{llama.base_url}{path}{KINDS[kind].path}"{credential}'
+    asked = KINDS[kind]
+    connector = f'kind = "{kind}"\nbase_url = "{llama.base_url}{path}{asked.path}"{asked.settings}{credential}'
     return {"connector": connector, "upstream": upstream, "environ": {"LLAMA_KEY": key}, **changes}
 
 
