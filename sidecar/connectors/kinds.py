@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from sidecar.config.keys import Key, KindKeys, choice, flag, path_from
+from sidecar.config.keys import ConfigFaults, Key, KindKeys, choice, flag, path_from
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors.http_exchange import new_client
 from sidecar.connectors.openai_chat import OpenAIChat
 from sidecar.connectors.openai_chat_lower import Dialect
+from sidecar.connectors.process_config import build_process, process_keys
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import read_script
 from sidecar.connectors.scripted import Scripted
@@ -32,7 +33,10 @@ def _scripted_keys(folder: Path) -> tuple[Key, ...]:
 
 def _scripted(config: ConnectorConfig, secret: Secret | None) -> Connector:
     script = config.settings["script"]
-    return Scripted(read_script(script) if script else ())
+    try:
+        return Scripted(read_script(script) if script else ())
+    except ConfigFaults as faults:
+        raise ConfigFaults([structs.replace(one, path=f"script: {one.path}") for one in faults.complaints]) from None
 
 
 def _openai_chat_keys(folder: Path) -> tuple[Key, ...]:
@@ -60,6 +64,7 @@ def _openai_chat(config: ConnectorConfig, secret: Secret | None) -> Connector:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "openai_chat": Kind(KindKeys(_openai_chat_keys, needs_base_url=True), _openai_chat),
+    "process": Kind(KindKeys(process_keys), build_process),
     "scripted": Kind(KindKeys(_scripted_keys), _scripted),
 }
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
+from kit.process_cases import process
 from kit.stub_http import Reply, chunked, stub_provider
 
 from sidecar.connectors.http_exchange import new_client
@@ -89,4 +90,4 @@ async def _nowhere() -> str:
     return f"http://127.0.0.1:{port}"
 
 
-CONNECTORS: dict[str, Made] = {"scripted": scripted, "openai_chat": openai_chat}
+CONNECTORS: dict[str, Made] = {"scripted": scripted, "openai_chat": openai_chat, "process": process}
