@@ -163,11 +163,10 @@ class Children:
 
     async def _keep_one_ready(self, nursery: trio.Nursery) -> None:
         while not self._closed:
-            wait_seconds = self._not_before - trio.current_time()
             if self._live():
                 await self._changed.park()
-            elif wait_seconds > 0:
-                with trio.move_on_after(wait_seconds):
+            elif trio.current_time() < self._not_before:
+                with trio.move_on_at(self._not_before):
                     await self._changed.park()
             else:
                 try:

@@ -5,8 +5,8 @@
     kind = "process"
     argv = ["python3", "process_child.py"]
 
-A frame is a 4-byte big-endian length and one MessagePack map. One request comes at a time; events and exactly one outcome
-go back, each with the request's `exchange`. It may be killed at any moment: that is how a deadline and an exit look.
+A frame is a 4-byte big-endian length and one MessagePack map. One request comes at a time; events and exactly one
+outcome go back, each with the request's `exchange`. It may be killed at any moment: so a deadline looks, and an exit.
 """
 
 import sys

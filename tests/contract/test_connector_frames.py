@@ -6,11 +6,11 @@ from typing import Any
 
 import msgpack
 import pytest
-from goldens import published_values as golden
 from hypothesis import given
 from hypothesis import strategies as st
 from kit import wire
 
+from goldens import published_values as golden
 from sidecar.contract import canonical
 from sidecar.contract.connector_frames import BrokenFrame, parse_from_child
 

@@ -1,4 +1,4 @@
-"""A child that does what its first argument says: the six behaviours of every connector, and all that a child may not do."""
+"""A child that does what its first argument says: what every connector is held to, and all that a child may not do."""
 
 import os
 import sys
