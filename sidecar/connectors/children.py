@@ -220,7 +220,7 @@ class Children:
     def _ended_by_itself(self, kept: Kept) -> None:
         if kept in self._idle:
             self._idle.remove(kept)
-            if not kept.answered:
+            if not kept.answered and not self._closed:
                 self._fault("the connector's process ended before it was asked anything")
 
     def _gone(self, kept: Kept, how: str) -> None:

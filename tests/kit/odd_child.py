@@ -67,7 +67,6 @@ def twice(exchange, _):
     speak(exchange)
     end(exchange)
     end(exchange)
-    hang()
 
 
 def garbage(exchange, _):
