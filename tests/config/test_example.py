@@ -84,7 +84,8 @@ def test_the_providers_that_are_switched_off_are_sound_when_switched_on() -> Non
     for name in ("user", "uid", "group", "gid"):  # each in place of another, of users that a host may not have
         del document["caller"][0][name]
     config = read_config(tomli_w.dumps(document), FOLDER, KINDS)
-    assert {connector.kind for connector in config.connectors.values()} == {"scripted", "openai_chat", *PAID_KINDS}
+    kinds = {connector.kind for connector in config.connectors.values()}
+    assert kinds == {"scripted", "openai_chat", "process", *PAID_KINDS}
     assert {model.connector for model in config.models.values()} == set(config.connectors)
 
 

@@ -28,6 +28,7 @@ def end(exchange, outcome=COMPLETED, **members):
 
 
 def hang():
+    print("it hangs")  # in the daemon's log
     STDIN.read()  # until the daemon has gone
 
 
