@@ -112,10 +112,10 @@ class Children:
                 if kept.child.is_quiet():
                     kept.is_used = True
                     return kept
-                self._drop(kept, "it has gone, or wrote without being asked")
+                self._drop(kept, "the connector's process had gone, or wrote without being asked")
             if (wait_seconds := self._not_before - trio.current_time()) > 0:
                 raise NoChild(f"{self._last_fault}; it is started again in {wait_seconds:.1f} s")
-            if self._live() < self._children_max:
+            if self._living() < self._children_max:
                 kept = await self._started(self._nursery)
                 kept.is_used = True
                 return kept
@@ -158,12 +158,12 @@ class Children:
             kept.child.kill()
         self._changed.unpark_all()
         with trio.move_on_after(_CLOSE_SECONDS_MAX):
-            while self._nursery is not None and self._live():
+            while self._nursery is not None and self._living():
                 await self._changed.park()
 
     async def _keep_one_ready(self, nursery: trio.Nursery) -> None:
         while not self._closed:
-            if self._live():
+            if self._living():
                 await self._changed.park()
             elif trio.current_time() < self._not_before:
                 with trio.move_on_at(self._not_before):
@@ -175,7 +175,7 @@ class Children:
                     continue  # told, and a delay stands before the next one
                 self._changed.unpark_all()
 
-    def _live(self) -> int:
+    def _living(self) -> int:
         """Children that there are, those that are being started or are not quite gone included."""
         return len(self._all) + self._starting
 

@@ -82,6 +82,7 @@ class Process:
             body_bytes_max=self._body_bytes_max,
         )
         try:
+            await trio.lowlevel.checkpoint_if_cancelled()  # to start it may have taken until the deadline
             await self._carry(kept, self._asked(lowered, number), answer, lift)
         finally:
             self._children.give_back(kept, answered=lift.has_answered, broke=lift.broke)

@@ -91,7 +91,7 @@ class Lift:
         except (FrameSize, BrokenFrame) as fault:
             self._break("provider", f"the connector's process wrote no frame that it may: {fault}")
         except ResponseTooLarge:
-            self.broke = "its answer was too large"
+            self.broke = "the connector's process sent too large an answer"
             raise
         return not self.is_over
 
@@ -106,7 +106,7 @@ class Lift:
     def _strange(self, exchange: int) -> None:
         if exchange > self._exchange:
             raise BrokenFrame(f"exchange {exchange} is still to come")
-        self.broke = f"it spoke again of exchange {exchange}, which is over"
+        self.broke = f"the connector's process spoke again of exchange {exchange}, which is over"
 
     def _event(self, payload: TransportEventPayload) -> None:
         if payload.text_delta:
@@ -140,7 +140,7 @@ class Lift:
             message = clean_message(failed.message, self._secret)
             self._answer.fail(failed.kind, message, self._usage(failed.usage), claimed_cost_micro_usd=claimed)
         if self._splitter.in_frame:
-            self.broke = "it went on after its outcome"
+            self.broke = "the connector's process went on after its outcome"
 
     def _usage(self, said: Usage | None) -> Usage | None:
         if said is None:

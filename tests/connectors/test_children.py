@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -116,6 +117,31 @@ async def test_the_deadline_that_a_child_is_told_is_what_is_left_or_the_limit(au
     first, second = [asked["deadline_ms"] for asked in nursery.started[0].asked]
     assert first in (5499, 5500), "whole milliseconds, never more than there are"
     assert second == 60_000
+
+
+async def test_a_deadline_that_strikes_while_a_child_is_started_sends_nothing(autojump_clock: MockClock) -> None:
+    async def wait_uncancelled() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(2)
+
+    nursery = Nursery(hangs)
+    async with served(nursery) as connector, trio.open_nursery() as asking:
+        asking.start_soon(ask, connector)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.wait_start = wait_uncancelled
+        answer = Answer(frozenset(), 1000)
+        with trio.move_on_after(1):
+            await ask(connector, answer)
+        assert (len(nursery.started), nursery.started[1].asked, answer.sent) == (2, [], False)
+        asking.cancel_scope.cancel()
+
+
+async def test_with_room_for_one_a_request_waits_for_the_one_that_is_being_started(autojump_clock: MockClock) -> None:
+    nursery = Nursery()
+    nursery.wait_start = partial(trio.sleep, 2)
+    async with process("text", start=nursery.start, children_max=1) as connector:
+        assert await told(connector) == ("end_turn", "")
+    assert len(nursery.started) == 1
 
 
 async def test_a_request_that_no_pipe_takes_at_once_is_sent_beside_the_reading(autojump_clock: MockClock) -> None:

@@ -146,14 +146,14 @@ def test_the_first_outcome_stands_and_a_child_that_goes_on_is_done_with(more: by
     answer, lift = lifted(GOOD + more)
     assert answer.ended == Ended(stop_reason="end_turn", usage=USED)
     assert said_by(answer) == "Hello there"
-    assert (lift.has_answered, lift.broke) == (True, "it went on after its outcome")
+    assert (lift.has_answered, lift.broke) == (True, "the connector's process went on after its outcome")
 
 
 def test_what_is_said_of_an_exchange_that_is_over_touches_no_other() -> None:
     late = text("late", EXCHANGE - 1) + outcome(golden.failed(), EXCHANGE - 1)
     answer, lift = lifted(text("Hello"), late, text(" there") + outcome())
     assert (said_by(answer), answer.ended) == ("Hello there", Ended(stop_reason="end_turn", usage=USED))
-    assert lift.broke == "it spoke again of exchange 6, which is over"
+    assert lift.broke == "the connector's process spoke again of exchange 6, which is over"
 
 
 @pytest.mark.parametrize(
