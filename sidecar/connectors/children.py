@@ -154,12 +154,16 @@ class Children:
     async def close(self) -> None:
         """Kills every child, and waits a moment for them to be gone."""
         self._closed = True
-        for kept in self._all:
-            kept.child.kill()
+        self.kill()
         self._changed.unpark_all()
         with trio.move_on_after(_CLOSE_SECONDS_MAX):
             while self._nursery is not None and self._living():
                 await self._changed.park()
+
+    def kill(self) -> None:
+        """Every child and its group, now; from any thread."""
+        for kept in tuple(self._all):
+            kept.child.kill()
 
     async def _keep_one_ready(self, nursery: trio.Nursery) -> None:
         while not self._closed:

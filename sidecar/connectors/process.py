@@ -93,6 +93,9 @@ class Process:
     async def aclose(self) -> None:
         await self._children.close()
 
+    def kill(self) -> None:
+        self._children.kill()
+
     def _asked(self, lowered: Lowered, number: int) -> bytes:
         """The request's frame, with the time that is left for it."""
         left_seconds = min(trio.current_effective_deadline() - trio.current_time(), self._time_limit_seconds)

@@ -248,3 +248,7 @@ class Serving(Protocol):
         Cancelled, it leaves nothing behind that runs.
         """
         ...
+
+    def kill(self) -> None:
+        """Ends what runs for it outside of this process, now and from any thread: the process itself is about to go."""
+        ...

@@ -262,6 +262,9 @@ class Daemon:
     def _die_of_silence(self) -> None:
         """The disk has not answered in all the time that it may take."""
         self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
+        for connector in self._connectors.values():
+            if isinstance(connector, Serving):
+                connector.kill()
         self._die(DISK_ERROR)
 
     async def _poisoned(self) -> int:
