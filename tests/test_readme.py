@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,18 @@ from typing import get_args
 
 import pytest
 from kit.daemon_process import Process, running_daemon, wait_ready
+from msgspec.structs import fields
 
 from sidecar.cli.main import main
 from sidecar.connectors.script import Rule
+from sidecar.contract.connector_frames import (
+    CONNECTOR_EVENT,
+    CONNECTOR_OUTCOME,
+    CONNECTOR_REQUEST,
+    ConnectorEvent,
+    ConnectorOutcome,
+    ConnectorRequest,
+)
 from sidecar.contract.values import Refusal
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
@@ -85,6 +95,30 @@ def test_the_script_answers_as_it_reads(tmp_path: Path, capsys: pytest.CaptureFi
         ("", "tool_use", None),
         ("a cat", "end_turn", None),
     ]
+
+
+def test_the_block_for_a_process_answers_with_the_example_that_it_names(tmp_path: Path) -> None:
+    above, _, below = block("toml").partition("[[connector]]")
+    model = below[below.index("[[model]]") :].replace('connector = "echo"', 'connector = "parrot"')
+    shutil.copy(Path(__file__).parent / "clients/process_child.py", tmp_path)
+    process = block("toml", 3).replace('"python3"', f'"{sys.executable}"')
+    (tmp_path / "sidecar.toml").write_text(above + process + model)
+    with running_daemon(tmp_path):
+        called = subprocess.run(shell_call(), cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
+    assert called.stdout == "Who goes there?"
+
+
+def test_every_frame_of_a_process_is_explained_with_its_members() -> None:
+    rows = re.findall(r"^\| `(gamecult\.\S+)` \| .*? \| (.*) \|$", table("`schema_id`"), re.MULTILINE)
+    frames = {
+        CONNECTOR_REQUEST: ConnectorRequest,
+        CONNECTOR_EVENT: ConnectorEvent,
+        CONNECTOR_OUTCOME: ConnectorOutcome,
+    }
+    assert [name for name, _ in rows] == list(frames)
+    for name, explained in rows:
+        members = {field.encode_name for field in fields(frames[name])} - {"schema_id"}
+        assert members <= set(re.findall(r"`(\w+)`", explained))
 
 
 def test_every_member_of_a_rule_is_explained() -> None:

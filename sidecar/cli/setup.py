@@ -37,8 +37,7 @@ def build_connectors(config: Config) -> Mapping[str, Connector]:
             complaints.append(Complaint(f'connector "{name}".credential', str(fault)))
         except ConfigFaults as faults:
             complaints += [
-                Complaint(f'connector "{name}".script: {one.path}', one.what, one.line, one.hint)
-                for one in faults.complaints
+                Complaint(f'connector "{name}".{one.path}', one.what, one.line, one.hint) for one in faults.complaints
             ]
     if complaints:
         raise ConfigFaults(complaints)

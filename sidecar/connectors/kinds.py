@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from sidecar.config.keys import Key, KindKeys, path_from
+from msgspec import structs
+
+from sidecar.config.keys import ConfigFaults, Key, KindKeys, path_from
 from sidecar.config.values import Connector as ConnectorConfig
-from sidecar.connectors import anthropic_messages, gemini, llama_stack, openai_chat, openai_responses
+from sidecar.connectors import anthropic_messages, gemini, llama_stack, openai_chat, openai_responses, process_config
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import read_script
@@ -22,7 +24,10 @@ def _scripted_keys(folder: Path) -> tuple[Key, ...]:
 
 def _scripted(config: ConnectorConfig, secret: Secret | None) -> Connector:
     script = config.settings["script"]
-    return Scripted(read_script(script) if script else ())
+    try:
+        return Scripted(read_script(script) if script else ())
+    except ConfigFaults as faults:
+        raise ConfigFaults([structs.replace(one, path=f"script: {one.path}") for one in faults.complaints]) from None
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -31,6 +36,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "llama_stack": llama_stack.KIND,
     "openai_chat": openai_chat.KIND,
     "openai_responses": openai_responses.KIND,
+    "process": process_config.KIND,
     "scripted": Kind(KindKeys(_scripted_keys), _scripted),
 }
 

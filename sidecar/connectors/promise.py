@@ -20,8 +20,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
+import trio
 from msgspec import Struct
 
 from sidecar.connectors.messages import SHOWN
@@ -38,6 +39,7 @@ from sidecar.contract.values import (
     TransportEventPayload,
     Usage,
 )
+from sidecar.ops.log import Log
 
 HIDDEN_CHARACTERS_MIN: Final = 8
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -68,7 +70,9 @@ class Ended(Struct, frozen=True, kw_only=True):
     """How the provider's part ended.
 
     Completed when `stop_reason` is set, else failed with `kind` and `message`.
-    `usage` None means that it is not known.
+    `usage` None means that it is not known. `claimed_cost_micro_usd` is what
+    the backend says it costs, where it says so: settling holds it against the
+    derived charge, and it never is one itself.
     """
 
     stop_reason: StopReason | None = None
@@ -76,6 +80,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     message: str = ""
     usage: Usage | None = None
     provider_response_id: str | None = None
+    claimed_cost_micro_usd: int | None = None
 
 
 class ResponseTooLarge(Exception):
@@ -170,15 +175,31 @@ class Answer:
         if note not in self.notes:
             self.notes.append(note)
 
-    def complete(self, stop_reason: StopReason, usage: Usage | None, provider_response_id: str | None = None) -> None:
+    def complete(
+        self,
+        stop_reason: StopReason,
+        usage: Usage | None,
+        provider_response_id: str | None = None,
+        *,
+        claimed_cost_micro_usd: int | None = None,
+    ) -> None:
         """The provider ended well. Usage None: it sent none."""
-        self._end(Ended(stop_reason=stop_reason, usage=usage, provider_response_id=provider_response_id))
+        self._end(
+            Ended(
+                stop_reason=stop_reason,
+                usage=usage,
+                provider_response_id=provider_response_id,
+                claimed_cost_micro_usd=claimed_cost_micro_usd,
+            )
+        )
 
-    def fail(self, kind: FailureKind, message: str, usage: Usage | None = None) -> None:
+    def fail(
+        self, kind: FailureKind, message: str, usage: Usage | None = None, *, claimed_cost_micro_usd: int | None = None
+    ) -> None:
         """The provider, or the way to it, failed. Usage None: zeros if nothing was sent, else not known."""
         if usage is None and not self.sent:
             usage = NOTHING_USED
-        self._end(Ended(kind=kind, message=message, usage=usage))
+        self._end(Ended(kind=kind, message=message, usage=usage, claimed_cost_micro_usd=claimed_cost_micro_usd))
 
     def events(self) -> tuple[TransportEventPayload, ...]:
         """What was emitted, in order, with neighbouring text joined."""
@@ -239,4 +260,20 @@ class Connector(Protocol):
 
     async def aclose(self) -> None:
         """Lets go of connections that are kept for reuse."""
+        ...
+
+
+@runtime_checkable
+class Serving(Protocol):
+    """What a connector with tasks of its own has besides."""
+
+    async def serve(self, log: Log, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs those tasks, and tells `task_status` when it can be asked; returns after `aclose`.
+
+        Cancelled, it leaves nothing behind that runs.
+        """
+        ...
+
+    def kill(self) -> None:
+        """Ends what runs for it outside of this process, now and from any thread: the process itself is about to go."""
         ...

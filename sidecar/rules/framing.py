@@ -22,6 +22,10 @@ class FrameSize(ValueError):
     """A length that no frame can have: the stream can't be followed any further."""
 
 
+class FrameTooLarge(FrameSize):
+    """A length above the bound that a frame could have."""
+
+
 class FrameSplitter:
     """Splits a byte stream into frames; any split of the stream gives the same frames.
 
@@ -83,7 +87,8 @@ class FrameSplitter:
             return None
         length = int(_PREFIX.unpack_from(buffer)[0])
         if not 0 < length <= self._frame_bytes_max:
-            raise FrameSize(f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken")
+            fault = FrameTooLarge if length else FrameSize
+            raise fault(f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken")
         return length
 
     def _stray(self, first: int) -> str:

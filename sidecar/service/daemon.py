@@ -5,6 +5,7 @@
         +-- requests              connectors that are waited for, replays that are read back; they end by themselves
             +-- connections       the accept loop, what arrives, a reader for each connection, writers for what is slow
             +-- the first end     a drain or a poisoned ledger, whichever comes first
+    +-- connectors                those with tasks of their own: a task for each child process
     +-- signals                   counted from first to last, so that none of them ends the process by itself
     +-- the end of the turn       sends the answers, asks connectors and writes the log lines of one turn together
 
@@ -30,7 +31,7 @@ from typing import Final
 import trio
 
 from sidecar.config.values import Config
-from sidecar.connectors.promise import Connector
+from sidecar.connectors.promise import Connector, Serving
 from sidecar.ledger.face import LedgerFace
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
@@ -145,6 +146,9 @@ class Daemon:
             async with trio.open_nursery() as whole:
                 whole.start_soon(self._count_signals, signals)
                 whole.start_soon(self._turn.serve)
+                for connector in self._connectors.values():
+                    if isinstance(connector, Serving):
+                        await whole.start(connector.serve, self._log)
                 code = await self._run(bound)
                 whole.cancel_scope.cancel()
         self._log.info("stopped", exit_code=code)
@@ -258,6 +262,9 @@ class Daemon:
     def _die_of_silence(self) -> None:
         """The disk has not answered in all the time that it may take."""
         self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
+        for connector in self._connectors.values():
+            if isinstance(connector, Serving):
+                connector.kill()
         self._die(DISK_ERROR)
 
     async def _poisoned(self) -> int:

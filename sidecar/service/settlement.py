@@ -63,7 +63,25 @@ def settle(
     notes: tuple[Note, ...],
     policy: UsagePolicy,
 ) -> Settled:
-    """What an ended answer comes to under the terms of its begin record."""
+    """What an ended answer comes to under the terms of its begin record.
+
+    A backend that claims another cost than the one derived is not believed in anything that is money.
+    """
+    settled = _settle(begin, ended, events, notes, policy)
+    claimed = ended.claimed_cost_micro_usd
+    if claimed is None or claimed == settled.charge_micro_usd:
+        return settled
+    why = f"the backend claims a cost of {claimed} micro-USD; by its usage it is {settled.charge_micro_usd}"
+    return _failed(begin, "provider", why, None, settled.events, notes)
+
+
+def _settle(
+    begin: BeginRecord,
+    ended: Ended,
+    events: tuple[TransportEventPayload, ...],
+    notes: tuple[Note, ...],
+    policy: UsagePolicy,
+) -> Settled:
     if ended.stop_reason is None:
         assert ended.kind is not None, "an answer has ended neither well nor badly"
         kept = () if ended.kind == "result_size" else events

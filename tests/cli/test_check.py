@@ -123,6 +123,15 @@ def test_what_only_building_a_connector_finds_is_found(tmp_path: Path, capsys: p
     assert 'connector "rehearsal".script: rule[0].txet: unknown key (did you mean text?)' in misspelt
 
 
+def test_a_program_that_is_not_there_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, connector='argv = ["./parrot"]')
+    path.write_text(path.read_text().replace('kind = "scripted"', 'kind = "process"'))
+    assert complaints(path, capsys) == [f'connector "rehearsal".argv: {tmp_path / "parrot"} is no file']
+    (tmp_path / "parrot").write_text("#!/bin/sh\n")
+    (tmp_path / "parrot").chmod(0o755)
+    assert warnings(path, capsys) == []
+
+
 def test_directories_that_can_not_be_made_are_complaints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "astray").symlink_to(tmp_path / "nowhere")

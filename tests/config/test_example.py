@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 
 from sidecar.config import tables
-from sidecar.config.keys import REQUIRED, Key, KindKeys
+from sidecar.config.keys import REQUIRED, Key
 from sidecar.config.reading import read_config
 from sidecar.config.values import PeerRule
 from sidecar.connectors.kinds import config_keys
@@ -21,8 +21,6 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "config.example.toml"
 SOURCE = EXAMPLE.read_text(encoding="utf-8")
 SWITCHED_ON = re.sub(r"^#(?=[a-z\[])", "", SOURCE, flags=re.MULTILINE)
 FOLDER = EXAMPLE.parent
-PAID_KINDS = ("anthropic_messages", "gemini", "openai_responses")  # shown also in a build without them
-KINDS = {**dict.fromkeys(PAID_KINDS, KindKeys(needs_base_url=True)), **config_keys()}
 
 
 def keys_of_connectors() -> Iterator[Key]:
@@ -83,8 +81,9 @@ def test_the_providers_that_are_switched_off_are_sound_when_switched_on() -> Non
     document = tomllib.loads(SWITCHED_ON)
     for name in ("user", "uid", "group", "gid"):  # each in place of another, of users that a host may not have
         del document["caller"][0][name]
-    config = read_config(tomli_w.dumps(document), FOLDER, KINDS)
-    assert {connector.kind for connector in config.connectors.values()} == {"scripted", "openai_chat", *PAID_KINDS}
+    config = read_config(tomli_w.dumps(document), FOLDER, config_keys())
+    kinds = {connector.kind for connector in config.connectors.values()}
+    assert kinds == config_keys().keys()
     assert {model.connector for model in config.models.values()} == set(config.connectors)
 
 

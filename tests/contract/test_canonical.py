@@ -10,13 +10,18 @@ from kit import records
 from msgspec.structs import fields
 
 from sidecar.contract import canonical
+from sidecar.contract import connector_frames as c
 from sidecar.contract import values as v
 from sidecar.ledger.landing import Place
 
 MAPS = [
     kind
-    for _, kind in inspect.getmembers(v, inspect.isclass)
-    if issubclass(kind, v.Value) and not issubclass(kind, v.OneOf) and kind is not v.Value
+    for module in (v, c)
+    for _, kind in inspect.getmembers(module, inspect.isclass)
+    if kind.__module__ == module.__name__
+    and issubclass(kind, v.Value)
+    and not issubclass(kind, v.OneOf)
+    and kind is not v.Value
 ]
 BODIES = [v.RecordBody(begin=records.begin()), v.RecordBody(completed=records.completed(Place(1, 4096, 7)))]
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kit import independent
 
 from sidecar.contract import canonical
+from sidecar.contract import connector_frames as c
 from sidecar.contract import values as v
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,9 @@ TYPES: dict[str, type[v.Value]] = {
     "transport_result.v1": v.TransportResult,
     "transport_error.v1": v.TransportError,
     "replay_record.v2": v.ReplayRecord,
+    "connector_request.v1": c.ConnectorRequest,
+    "connector_event.v1": c.ConnectorEvent,
+    "connector_outcome.v1": c.ConnectorOutcome,
 }
 EDGES = [0, 1, 127, 128, 255, 256, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1]
 

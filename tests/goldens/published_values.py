@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from kit import wire
 
+from sidecar.contract import connector_frames as c
 from sidecar.contract import values as v
 
 Named = Iterator[tuple[str, Any]]
@@ -337,6 +338,65 @@ def _bodies() -> Named:
     yield "Closed", {"Closed": {"closed_at_unix_ms": NOW}}
 
 
+def connector_request(asked: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": c.CONNECTOR_REQUEST,
+        "exchange": 1,
+        "deadline_ms": 60_000,
+        "upstream": "parrot-1",
+        "request": asked or request(),
+        **changes,
+    }
+
+
+def connector_requests() -> Named:
+    for name, asked in requests():
+        if not name.startswith(("input of", "tools:", "max_output", "instructions of", "state of", "text:")):
+            yield name, connector_request(asked)
+    for number in (0, *INTEGERS):
+        yield f"deadline_ms {number}", connector_request(deadline_ms=number)
+        yield f"exchange {number}", connector_request(exchange=number)
+
+
+def connector_event(payload: dict[str, Any], exchange: int = 1) -> dict[str, Any]:
+    return {"schema_id": c.CONNECTOR_EVENT, "exchange": exchange, "payload": payload}
+
+
+def connector_events() -> Named:
+    yield "TextDelta", connector_event({"TextDelta": {"text": "A staircase leads down \U0001f409"}})
+    yield "TextDelta, empty, which is nothing", connector_event({"TextDelta": {"text": ""}})
+    yield "ToolCall", connector_event(call("call_1"))
+    yield "ToolCall, arguments empty, which mean {}", connector_event(call("call_1", "look", ""))
+    yield "ReasoningState", connector_event({"ReasoningState": {"state": b"\x00\xff"}})
+    for number in (0, *INTEGERS):
+        yield f"exchange {number}", connector_event({"TextDelta": {"text": "So be it."}}, number)
+    for length in LENGTHS:
+        yield f"a delta of {length} bytes", connector_event({"TextDelta": {"text": "y" * length}})
+
+
+def connector_outcome(outcome: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {"schema_id": c.CONNECTOR_OUTCOME, "exchange": 1, "outcome": outcome or completed(), **changes}
+
+
+def connector_outcomes() -> Named:
+    for stop in get_args(v.StopReason):
+        yield f"Completed {stop}", connector_outcome(completed(stop))
+    for kind in get_args(v.FailureKind):
+        yield f"Failed {kind}, usage not known", connector_outcome(failed(kind))
+    yield "Completed, no usage", connector_outcome({"Completed": {"stop_reason": "end_turn"}})
+    yield "Completed, usage nil", connector_outcome({"Completed": {"stop_reason": "end_turn", "usage": None}})
+    yield "Failed with zeros: nothing was billed", connector_outcome(failed("unavailable", usage=ZEROS))
+    yield "Failed with usage", connector_outcome(failed("provider", usage=USAGE))
+    yield "Failed, usage nil", connector_outcome(failed("provider", usage=None))
+    yield "provider_response_id", connector_outcome(completed(provider_response_id="msg_01"))
+    yield "provider_response_id nil", connector_outcome(completed(provider_response_id=None))
+    yield "reasoning_tokens", connector_outcome(completed(usage={**USAGE, "reasoning_tokens": 61}))
+    yield "usage at its greatest", connector_outcome(completed(usage=dict.fromkeys(USAGE, 2**64 - 1)))
+    yield "cost_micro_usd nil", connector_outcome(cost_micro_usd=None)
+    for number in (0, *INTEGERS):
+        yield f"cost_micro_usd {number}", connector_outcome(cost_micro_usd=number)
+
+
 PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "input_reasoning_state.v1": (v.InputReasoningState, reasoning_states),
     "provider_request.v1": (v.ProviderRequest, requests),
@@ -345,4 +405,7 @@ PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "transport_result.v1": (v.TransportResult, results),
     "transport_error.v1": (v.TransportError, errors),
     "replay_record.v2": (v.ReplayRecord, records),
+    "connector_request.v1": (c.ConnectorRequest, connector_requests),
+    "connector_event.v1": (c.ConnectorEvent, connector_events),
+    "connector_outcome.v1": (c.ConnectorOutcome, connector_outcomes),
 }

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 from kit import messages_streams
+from kit.process_cases import process
 from kit.stub_http import Reply, chunked, stub_provider
 
 from sidecar.connectors import anthropic_messages as messages
@@ -275,6 +276,7 @@ CONNECTORS: dict[str, Made] = {
     "gemini": gemini,
     "llama_stack": llama_stack,
     "openai_chat": openai_chat,
-    "scripted": scripted,
     "openai_responses": openai_responses,
+    "process": process,
+    "scripted": scripted,
 }
