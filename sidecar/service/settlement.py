@@ -37,7 +37,10 @@ from sidecar.contract.values import (
 )
 from sidecar.rules.pricing import charge_micro_usd
 
-_NO_USAGE: Final = 'the provider reported no usage (usage = "bound" of the connector takes such answers)'
+_NO_USAGE: Final = (
+    'the provider reported no usage that is money (of the connector, usage = "bound" takes such answers,'
+    ' "estimate" what a server guesses)'
+)
 UsagePolicy = Literal["required", "bound", "estimate"]
 
 

@@ -63,7 +63,7 @@ LIFTS: dict[str, Callable[[Answer, Stream], BodyLift]] = {
     "openai_chat": _chat,
     "openai_responses": _responses,
 }
-STREAMS = {name: stream for name, stream in streams().items() if stream.provider in LIFTS}
+STREAMS = streams()
 
 
 def lifted(stream: Stream, pieces: list[bytes]) -> Answer:
