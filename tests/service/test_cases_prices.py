@@ -62,7 +62,8 @@ def begun(model: str) -> BeginRecord:
         lambda: NOW_UNIX_MS,
     )
     asked = build.request(model=model, max_output_tokens=64)
-    parsed = parse(build.frame(asked, expires_at_unix_ms=NOW_UNIX_MS + 60_000))
+    frame = build.frame(asked, expires_at_unix_ms=NOW_UNIX_MS + 60_000, max_cost_micro_usd=10_000_000)
+    parsed = parse(frame)
     assert isinstance(parsed, Invocation)
     admitted = exchange.decide(parsed, frozenset({"dungeon"}))
     assert isinstance(admitted, Admitted)
