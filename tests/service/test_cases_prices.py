@@ -51,7 +51,7 @@ spend_window_seconds = 60
 )
 
 
-def begun(model: str) -> BeginRecord:
+async def begun(model: str) -> BeginRecord:
     config = read_config(CONFIG, Path("/nowhere"), config_keys())
     exchange = Exchange(
         config,
@@ -66,12 +66,12 @@ def begun(model: str) -> BeginRecord:
     parsed = parse(frame)
     assert isinstance(parsed, Invocation)
     admitted = exchange.decide(parsed, frozenset({"dungeon"}))
-    assert isinstance(admitted, Admitted)
+    assert isinstance(admitted, Admitted), admitted
     return admitted.begin
 
 
-def test_d16_the_same_model_under_two_providers_keeps_two_prices() -> None:
-    vendor, reseller = begun("opus-at-vendor"), begun("opus-at-reseller")
+async def test_d16_the_same_model_under_two_providers_keeps_two_prices() -> None:
+    vendor, reseller = await begun("opus-at-vendor"), await begun("opus-at-reseller")
     assert vendor.upstream == reseller.upstream == "claude-opus-5"
     assert (vendor.provider, vendor.prices[0].input, vendor.prices[0].output) == ("vendor", 5_000_000, 25_000_000)
     assert (reseller.provider, reseller.prices[0].input, reseller.prices[0].output) == (
@@ -82,7 +82,7 @@ def test_d16_the_same_model_under_two_providers_keeps_two_prices() -> None:
     assert vendor.reservation_micro_usd < reseller.reservation_micro_usd
 
 
-def test_d18_prices_are_those_of_the_configuration_and_stand_in_the_begin_record() -> None:
-    assert begun("opus-at-vendor").prices == (
+async def test_d18_prices_are_those_of_the_configuration_and_stand_in_the_begin_record() -> None:
+    assert (await begun("opus-at-vendor")).prices == (
         PriceRow(input=5_000_000, cache_read=3, cache_write_short=5, cache_write_long=7, output=25_000_000),
     )
