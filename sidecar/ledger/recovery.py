@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Literal
 
@@ -282,15 +283,14 @@ def set_aside(files: DiskFiles, directory: Path, tail: Tail) -> Path:
     kept = quarantine / f"{tail.segment:016d}-{tail.offset}.tail"
     if kept.name in files.names(quarantine):
         files.unlink(kept)  # a crash while it was copied: the original is still in its segment
-    source = files.open_to_read(segment_path(directory, tail.segment))
-    copy = files.create(kept)
-    try:
+    with ExitStack() as held:
+        source = files.open_to_read(segment_path(directory, tail.segment))
+        held.callback(files.close, source)
+        copy = files.create(kept)
+        held.callback(files.close, copy)
         for at in range(0, tail.length, _SCAN_BYTES):
             piece = files.read(source, min(_SCAN_BYTES, tail.length - at), tail.offset + at)
             files.write(copy, [piece], at)
         files.sync(copy)
-    finally:
-        files.close(copy)
-        files.close(source)
     files.sync_directory(quarantine)
     return kept
