@@ -18,10 +18,14 @@ from kit.sim_disk import NONE_LANDED, Fates, SimDisk
 from kit.sim_ledger import DIRECTORY, IN_LINE, LATER, Story, Waiting, continued, opened
 
 from sidecar.contract.values import BeginRecord
+from sidecar.ledger import format as on_disk
+from sidecar.ledger.landing import Place
 from sidecar.ledger.ledger import Ledger
+from sidecar.ledger.recovery import segment_path
 
 # Less than a block, over one, over several, and so much that a few fill a segment.
 ANSWER_BYTES: Final = (10, 10, 3000, 5000, 9000, 60_000, 60_000)
+_MARK: Final = b"the answer begins here"
 _EXITS: Final = 5  # one call in so many is tried as a process that ends while the power stays
 _TWICE: Final = 6  # and of one image in so many it is seen that what was found stays found
 
@@ -91,14 +95,19 @@ class Explorer:
 class Life:
     """What one process does with the ledger: begins and completes, alone and several at once."""
 
-    def __init__(self, ledger: Ledger, story: Story, chance: random.Random, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, ledger: Ledger, disk: SimDisk, story: Story, chance: random.Random, numbers: Iterator[int]
+    ) -> None:
         self._ledger = ledger
+        self._disk = disk
         self._numbers = numbers
         self._story = story
         self._chance = chance
         self._open = list(ledger.recovery.indeterminate)
 
     async def step(self) -> None:
+        while self._ledger.statistics().spares_ready < self._ledger._spares_wanted:
+            await trio.lowlevel.checkpoint()
         if self._open and self._chance.random() < 0.55:
             await self._complete(self._chance.choice((1, 1, 1, 3)))
         else:
@@ -124,10 +133,27 @@ class Life:
         recorded = self._ledger.find("dungeon", begin.request_id)
         assert recorded is not None
         size = self._chance.choice(ANSWER_BYTES)
-        end = records.completed(recorded.begin, self._chance.randrange(1000), self._chance.randbytes(size))
+        answer = self._chance.randbytes(size) if self._chance.randrange(4) else self._posing(recorded.begin)
+        end = records.completed(recorded.begin, self._chance.randrange(1000), answer)
         if not self._ledger.room_for(end):
             end = records.completed(recorded.begin, outcome="result_size")
         return self._story.complete(self._ledger, begin, end)
+
+    def _posing(self, place: Place) -> bytes:
+        """An answer whose blocks look like batches of this segment, if it had the salt of the first one."""
+        first, _ = self._disk.file(segment_path(DIRECTORY, 1)).shown()
+        segment = self._ledger._room.current.number
+        salt = on_disk.decode_segment_header(first[: on_disk.BLOCK_BYTES]).salt
+        batch = on_disk.encode_batch(
+            [on_disk.encode_record(records.begin(0))],
+            salt=salt if segment > 1 else bytes(on_disk.SALT_BYTES),  # nobody knows it before it is of the past
+            segment=segment,
+            number=1000,
+            previous_head=on_disk.FIRST_HEAD,
+        )
+        before = on_disk.encode_record(records.completed(place, 1000, _MARK * 50)).index(_MARK)
+        padding = bytes(-(on_disk.BATCH_HEADER_BYTES + before) % on_disk.BLOCK_BYTES)
+        return padding + b"".join(batch.pieces) * 3
 
 
 class ProcessGone(Exception):
@@ -142,7 +168,7 @@ async def lived(disk: SimDisk, story: Story, chance: random.Random, numbers: Ite
     cleanly = chance.random() < 0.6
     try:
         async with ledger.running():
-            life = Life(ledger, story, chance, numbers)
+            life = Life(ledger, disk, story, chance, numbers)
             for _ in range(chance.choice((0, 3, 6, 9))):
                 await life.step()
             if not cleanly:

@@ -28,7 +28,7 @@ from sidecar.ledger.files import DiskFiles
 
 SECTOR_BYTES: Final = 512
 _SECTORS_APART_MAX: Final = 160  # of a longer write, runs of this many share a fate
-_ZEROS: Final = bytes(SECTOR_BYTES * _SECTORS_APART_MAX)
+_ZEROS: Final = bytes(1 << 20)
 _NOISE: Final = random.Random(1).randbytes(1 << 12)
 
 # What a fate says of one thing that was not synced.
@@ -218,6 +218,9 @@ class File:
         size = fates.of_size([self.durable_bytes, *[write.size for write in unsynced]])
         content = bytearray(self.durable)
         for write in unsynced:
+            if fates is ALL_LANDED:
+                _take_piece(content, write.at, write.content, LANDED, fates)
+                continue
             for at, fate in zip(range(0, len(write.content), write.unit_bytes), fates.of(write.units), strict=True):
                 if fate != LOST:
                     _take_piece(content, write.at + at, write.content[at : at + write.unit_bytes], fate, fates)
@@ -234,7 +237,7 @@ def _take_piece(content: bytearray, at: int, piece: bytes, fate: int, fates: Fat
     end = at + len(piece)
     if fate == RUBBISH:
         piece = fates.rubbish(piece, bytes(content[at:end]).ljust(len(piece), b"\0"))
-    if at >= len(content) and piece == _ZEROS[: len(piece)]:
+    if at >= len(content) and not piece[0] and piece == _ZEROS[: len(piece)]:
         return
     if len(content) < at:
         content.extend(bytes(at - len(content)))
