@@ -9,7 +9,6 @@ on the Trio side. Source: CONTRACT section 4, LEDGER sections 5 and 5a.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -32,11 +31,12 @@ from sidecar.contract.values import (
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
 from sidecar.ledger.face import Recorded
-from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
+from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import key_of
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.lock import take_lock
 from sidecar.ledger.recovery import Replayed
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.spares import SpareMaker
@@ -44,8 +44,6 @@ from sidecar.ledger.threads import Threads
 from sidecar.ledger.writer import Append, Writer
 from sidecar.ops.clock import unix_ms
 
-_LOCK_NAME: Final = "lock"
-_HOLDER_BYTES_MAX: Final = 80
 _THREADS: Final = Threads()
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
@@ -123,7 +121,7 @@ class Ledger:
         assert segment_bytes >= smallest_segment_bytes(frame_bytes_max)
         files = files or DiskFiles()
         files.make_directory(directory)
-        lock = _take_lock(files, directory)
+        lock = take_lock(files, directory)
         with ExitStack() as if_it_fails:
             if_it_fails.callback(files.close, lock)
             if_it_fails.callback(files.let_directory_go)
@@ -377,27 +375,3 @@ class Ledger:
             return on_disk.decode_record(self._files.read(descriptor, place.length, place.offset))
         finally:
             self._files.close(descriptor)
-
-
-def _take_lock(files: DiskFiles, directory: Path) -> int:
-    """The lock's descriptor, with our pid written into the file for whoever comes second."""
-    path = directory / _LOCK_NAME
-    lock = files.lock(path)
-    if lock is None:
-        holder = _read_holder(files, path)
-        raise LedgerHeld(directory, f"pid {holder}" if holder else "another process")
-    try:
-        files.truncate(lock)
-        files.write(lock, [f"{os.getpid()}\n".encode()], 0)
-    except BaseException:
-        files.close(lock)
-        raise
-    return lock
-
-
-def _read_holder(files: DiskFiles, path: Path) -> str:
-    descriptor = files.open_to_read(path)
-    try:
-        return files.read(descriptor, _HOLDER_BYTES_MAX, 0).decode(errors="replace").strip()
-    finally:
-        files.close(descriptor)

@@ -34,7 +34,7 @@ def make_spare(
         files.write_in_place(descriptor)
         files.write_zeros(descriptor, segment_bytes, go_on)
         files.sync(descriptor)
-    except OSError:
+    except BaseException:
         try:
             files.close(descriptor)
         finally:

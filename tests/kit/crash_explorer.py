@@ -15,7 +15,7 @@ from typing import Final
 import trio
 from kit import records
 from kit.sim_disk import NONE_LANDED, Fates, SimDisk
-from kit.sim_ledger import DIRECTORY, IN_LINE, LATER, Story, Waiting, continued, opened
+from kit.sim_ledger import DIRECTORY, IN_LINE, LATER, Found, Story, Waiting, continued, opened
 
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger import format as on_disk
@@ -78,15 +78,10 @@ class Explorer:
 
     def _hold(self, image: SimDisk, *, twice: bool = False) -> None:
         self.states += 1
-        keeps = self._kept is None or self._chance.randrange(40) == 0
-        if keeps:
-            kept = image.after_exit()
+        if self._kept is None or self._chance.randrange(40) == 0:
+            self._kept = image.after_exit(), self.story.so_far()
         went_on = continued(image, self.story)
         self.set_aside += bool(image.names_in(DIRECTORY / "quarantine"))
-        if keeps:
-            settled = went_on.so_far()
-            settled.clean = None
-            self._kept = kept, settled
         if twice or self._chance.randrange(_TWICE) == 0:
             self.states += 1
             continued(image.after_power_cut(NONE_LANDED), went_on)
@@ -163,8 +158,16 @@ class ProcessGone(Exception):
 async def lived(disk: SimDisk, story: Story, chance: random.Random, numbers: Iterator[int]) -> None:
     """One process: opens, works, and ends cleanly or not."""
     story.opening()
-    ledger = opened(disk, chance.randrange(1 << 30), chance.choice((IN_LINE, LATER)))
-    story.opened()
+    disk.write_bytes_max = chance.choice((None, None, 40_000))
+    found = Found()
+    ledger = opened(
+        disk,
+        chance.randrange(1 << 30),
+        chance.choice((IN_LINE, LATER)),
+        on_begin=found.on_begin,
+        on_completed=found.on_completed,
+    )
+    story.opened(found)
     cleanly = chance.random() < 0.6
     try:
         async with ledger.running():

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 from kit import records
 from kit.sim_disk import NONE_LANDED, Fates, Fault, SimDisk
-from kit.sim_ledger import DIRECTORY, Story, continued, opened
+from kit.sim_ledger import DIRECTORY, Found, Story, continued, opened
 
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger.faults import LedgerUnavailable
@@ -60,19 +60,20 @@ class Session:
         self._failing = failing
         self._story = story
         self._answered: dict[str, bytes] = {}
+        self._found = Found()
         self._ledger: Ledger
 
     async def run(self) -> None:
         self._story.opening()
-        try:
-            self._ledger = opened(self._disk)
-        except OSError as error:
-            assert self._failing.fell, error
+        ledger = self._opened()
+        if ledger is None:
+            assert self._failing.fell
             assert not self._disk.descriptors, "an open that fails holds nothing"
             return
+        self._ledger = ledger
         self._failing.ledger = self._ledger
         self._failing.writer_fell.clear()
-        self._story.opened()
+        self._story.opened(self._found)
         async with self._ledger.running():
             await self._use()
             if not self._ledger.poisoned:
@@ -80,6 +81,12 @@ class Session:
         if not self._ledger.poisoned and self._story.clean is None:
             self._story.clean = True
         assert not self._disk.descriptors, "a ledger that is closed holds nothing"
+
+    def _opened(self) -> Ledger | None:
+        try:
+            return opened(self._disk, on_begin=self._found.on_begin, on_completed=self._found.on_completed)
+        except OSError:  # and nothing else: a fault of the disk is no damage
+            return None
 
     async def _use(self) -> None:
         begins = [records.begin(number) for number in (101, 102, 103)]
@@ -99,10 +106,9 @@ class Session:
         await trio.testing.wait_all_tasks_blocked()
         refused_before = self._ledger.poisoned or self._ledger.pressure
         calls = self._disk.calls
-        try:
-            await self._story.begin(self._ledger, begin).place()
-        except LedgerUnavailable as refused:
-            assert str(refused) == (self._ledger.poisoned or self._ledger.pressure), "the reason is told"
+        landed = await self._story.begin(self._ledger, begin).landed()
+        if isinstance(landed, LedgerUnavailable):
+            assert str(landed) == (self._ledger.poisoned or self._ledger.pressure), "the reason is told"
             assert not refused_before or self._disk.calls == calls, "nothing is tried again"
             self._assert_final()
             return False
@@ -117,10 +123,9 @@ class Session:
         end = records.completed(recorded.begin, response=answer)
         if not self._ledger.room_for(end):
             end = records.completed(recorded.begin, response=b"", outcome="result_size")
-        try:
-            await self._story.complete(self._ledger, begin, end).place()
-        except LedgerUnavailable as refused:
-            assert str(refused) == self._ledger.poisoned, "room to settle is always there"
+        landed = await self._story.complete(self._ledger, begin, end).landed()
+        if isinstance(landed, LedgerUnavailable):
+            assert str(landed) == self._ledger.poisoned, "room to settle is always there"
             self._assert_final()
             return
         assert not self._failing.writer_fell, "a fault of the writer is final"
@@ -155,7 +160,7 @@ def left_torn() -> tuple[SimDisk, Story]:
 
     async def life() -> None:
         ledger = opened(disk)
-        story.opened()
+        story.opened(Found())
         async with ledger.running():
             for number in range(4):
                 begin = records.begin(number)

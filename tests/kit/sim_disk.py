@@ -418,7 +418,7 @@ class SimDisk(DiskFiles):
             self.close(kept[1])
 
     def close(self, descriptor: int) -> None:
-        """Gone it is in any case, as on Linux; its number may by then be somebody else's, so nothing is closed twice."""
+        """Gone it is in any case, as on Linux. Its number may then be somebody else's: nothing is closed twice."""
         assert descriptor in self.descriptors, "closed twice"
         self._locked.discard(id(self.descriptors.pop(descriptor)))
         self._called("close")

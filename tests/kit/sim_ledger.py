@@ -137,13 +137,17 @@ class Waiting:
         self._landed = landed
         self._event.set()
 
-    async def place(self) -> Place:
-        """Raises LedgerUnavailable."""
+    async def landed(self) -> Landed:
         await self._event.wait()
         assert self._landed is not None
-        if isinstance(self._landed, LedgerUnavailable):
-            raise self._landed
         return self._landed
+
+    async def place(self) -> Place:
+        """Raises LedgerUnavailable."""
+        landed = await self.landed()
+        if isinstance(landed, LedgerUnavailable):
+            raise landed
+        return landed
 
 
 class Story:
@@ -160,8 +164,9 @@ class Story:
     def opening(self) -> None:
         self.clean = None if self.clean else self.clean
 
-    def opened(self) -> None:
-        self.clean = False
+    def opened(self, found: Found) -> None:
+        """What was found is for good."""
+        self.lines, self.acknowledged, self.clean = found.lines, len(found.lines), False
 
     def begin(self, ledger: Ledger, record: BeginRecord) -> Waiting:
         return self._follow(record, ledger.begin(record))
@@ -206,7 +211,7 @@ def continued(disk: SimDisk, story: Story) -> Story:
     assert {name: after[name] for name in before} == before, "a segment that was there has changed"
     _hold_the_tail(disk, ledger)
     went_on = Story()
-    went_on.lines, went_on.acknowledged, went_on.clean = found.lines, count, False
+    went_on.opened(found)
     return went_on
 
 
