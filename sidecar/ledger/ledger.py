@@ -238,10 +238,11 @@ class Ledger:
     def _let_go(self) -> None:
         """Spares, segments, and last the lock. What fails here loses nothing: all that was acknowledged is synced, the
         next open removes spares, and how the process ends is for `poisoned` to say."""
-        for spare in self._room.spares:
+        unused = [*self._room.planned_behind(self._writer.slot), *self._room.spares]
+        for spare in unused:
             with suppress(OSError):
                 self._files.unlink(spare.path)
-        for slot in {self._writer.slot, self._room.current, *self._room.spares}:
+        for slot in [self._writer.slot, *unused]:
             with suppress(OSError):
                 self._files.close(slot.descriptor)
         with suppress(OSError):

@@ -201,7 +201,7 @@ def continued(disk: SimDisk, story: Story) -> Story:
     """Opens what a crash left, and holds it to the story; that of what was found, all of which now is for good."""
     before = segments_of(disk)
     found = Found()
-    ledger = opened(disk, seed=disk.calls, on_begin=found.on_begin, on_completed=found.on_completed)
+    ledger = opened(disk, seed=len(before), on_begin=found.on_begin, on_completed=found.on_completed)
     count = len(found.lines)
     assert found.lines == story.lines[:count], "what is on record is not what was written, in its order"
     assert count >= story.acknowledged, f"of {story.acknowledged} records acknowledged {count} are there"
