@@ -209,6 +209,8 @@ def continued(disk: SimDisk, story: Story) -> Story:
     assert story.clean in (None, ledger.recovery.clean), f"the exit before is told as clean={ledger.recovery.clean}"
     after = segments_of(disk)
     assert {name: after[name] for name in before} == before, "a segment that was there has changed"
+    left_over = [name for name in disk.names_in(DIRECTORY) if name.endswith(".spare")]
+    assert not left_over, "spares of a process that is gone are removed"
     _hold_the_tail(disk, ledger)
     went_on = Story()
     went_on.opened(found)

@@ -151,6 +151,7 @@ BY_STATES: dict[str, Mutant] = {
     "the names above the directory are not synced": partial(left_out, "sync_directory", "make_directory"),
     "the tail that is set aside is not synced": partial(left_out, "sync", "set_aside"),
     "its directory is not synced": partial(left_out, "sync_directory", "set_aside"),
+    "spares that a crash left stay": partial(left_out, "unlink", "remove_leftovers"),
     "the segment that a crash left is appended to": appended_to_the_segment_that_a_crash_left,
     "a segment is reused with its salt": reused_with_its_salt,
     "a segment is reused as it stands": reused_as_it_stands,
