@@ -14,11 +14,12 @@ from typing import Final
 
 import trio
 from kit import records
-from kit.sim_disk import NONE_LANDED, Fates, SimDisk
+from kit.sim_disk import NONE_LANDED, Fates, Fault, SimDisk
 from kit.sim_ledger import DIRECTORY, IN_LINE, LATER, Found, Story, Waiting, continued, opened
 
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger import format as on_disk
+from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Place
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.recovery import segment_path
@@ -50,9 +51,8 @@ class Explorer:
     def watch(self, disk: SimDisk) -> None:
         disk.about_to = lambda call: self._crash(disk, call)
 
-    def left_by_a_cut(self) -> tuple[SimDisk, Story]:
+    def left_by_a_cut(self) -> tuple[SimDisk, Story] | None:
         """One state of those that the last life could have been cut in, for the next life to go on from."""
-        assert self._kept is not None
         kept, self._kept = self._kept, None
         return kept
 
@@ -101,7 +101,8 @@ class Life:
         self._open = list(ledger.recovery.indeterminate)
 
     async def step(self) -> None:
-        while self._ledger.statistics().spares_ready < self._ledger._spares_wanted:
+        while self._ledger.statistics().spares_ready < self._ledger._spares_wanted and not self._ledger.poisoned:
+            self._ledger._spare_maker.want(0)  # one that couldn't be made is tried again
             await trio.lowlevel.checkpoint()
         if self._open and self._chance.random() < 0.55:
             await self._complete(self._chance.choice((1, 1, 1, 3)))
@@ -156,29 +157,35 @@ class ProcessGone(Exception):
 
 
 async def lived(disk: SimDisk, story: Story, chance: random.Random, numbers: Iterator[int]) -> None:
-    """One process: opens, works, and ends cleanly or not."""
-    story.opening()
+    """One process: opens, works, and ends cleanly or not; sometimes a call of its fails."""
     disk.write_bytes_max = chance.choice((None, None, 40_000))
+    if chance.random() < 0.25:
+        failing, fault = disk.calls + chance.randrange(250), Fault(done=chance.random() < 0.5)
+        disk.fault = lambda _, number: fault if number == failing else None
+    story.opening()
     found = Found()
-    ledger = opened(
-        disk,
-        chance.randrange(1 << 30),
-        chance.choice((IN_LINE, LATER)),
-        on_begin=found.on_begin,
-        on_completed=found.on_completed,
-    )
+    try:
+        ledger = opened(
+            disk,
+            chance.randrange(1 << 30),
+            chance.choice((IN_LINE, LATER)),
+            on_begin=found.on_begin,
+            on_completed=found.on_completed,
+        )
+    except OSError:
+        return
     story.opened(found)
     cleanly = chance.random() < 0.6
+    life = Life(ledger, disk, story, chance, numbers)
     try:
         async with ledger.running():
-            life = Life(ledger, disk, story, chance, numbers)
             for _ in range(chance.choice((0, 3, 6, 9))):
                 await life.step()
             if not cleanly:
                 raise ProcessGone
             story.clean = None
-        story.clean = True
-    except* ProcessGone:
+        story.clean = None if ledger.poisoned else True
+    except* (ProcessGone, LedgerUnavailable):
         pass
 
 
@@ -195,8 +202,9 @@ def explored(seed: int, *, samples: int, lives: int = 3) -> Explorer:
             await lived(disk, explorer.story, chance, numbers)
             if explorer.broken:
                 return
-            if chance.random() < 0.5:
-                disk, explorer.story = explorer.left_by_a_cut()
+            left = explorer.left_by_a_cut()
+            if left is not None and chance.random() < 0.5:
+                disk, explorer.story = left
             else:
                 disk = disk.after_exit()
 
