@@ -20,6 +20,7 @@ from typing import Final
 
 _IOV_MAX: Final = 512
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01
+_NOT_OURS_TO_SYNC: Final = (errno.EACCES, errno.EROFS, errno.EINVAL, errno.ENOTSUP)
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 # Not every libc has the first; where it doesn't, the second takes 64-bit offsets.
 _libc_fallocate: Final = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
@@ -107,6 +108,10 @@ class DiskFiles:
         """One write call: how many bytes the kernel took."""
         return os.pwritev(descriptor, pieces, offset)
 
+    def truncate(self, descriptor: int) -> None:
+        """To nothing."""
+        os.ftruncate(descriptor, 0)
+
     def write_zeros(self, descriptor: int, size: int, go_on: Callable[[], bool]) -> None:
         """Takes the room for all of them first, so that where there is too little, what there is stays for others:
         under a quota a write in place still needs some. They don't gather in the page cache: written out all at once
@@ -167,11 +172,27 @@ class DiskFiles:
     def names(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
 
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def make_one_directory(self, path: Path, mode: int) -> None:
+        path.mkdir(mode=mode)
+
     def make_directory(self, path: Path) -> None:
-        """The directory, private, and what is missing above it; each new entry is synced into the one above."""
-        for place in reversed([p for p in (path, *path.parents) if not p.exists()]):
-            place.mkdir(mode=0o700 if place == path else 0o755)
-            self.sync_directory(place.parent)
+        """The directory, private, and what is missing above it; every name on the way to it is synced.
+
+        Also one that was there: whoever made it may have been killed before its sync. A directory above that we may
+        not read, or that can't be written or synced, is not one that we made.
+        """
+        path = path.absolute()
+        for place in reversed([p for p in (path, *path.parents) if not self.exists(p)]):
+            self.make_one_directory(place, 0o700 if place == path else 0o755)
+        for place in path.parents:
+            try:
+                self.sync_directory(place)
+            except OSError as error:
+                if error.errno not in _NOT_OURS_TO_SYNC:
+                    raise
 
     def give_back_zeros(self, path: Path, offset: int) -> None:
         """Frees the disk blocks of zeros from here to the file's end; the file's size and content stay the same.

@@ -9,10 +9,9 @@ on the Trio side. Source: CONTRACT section 4, LEDGER sections 5 and 5a.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,18 +31,20 @@ from sidecar.contract.values import (
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
 from sidecar.ledger.face import Recorded
-from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
+from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import key_of
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.lock import take_lock
 from sidecar.ledger.recovery import Replayed
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.spares import SpareMaker
+from sidecar.ledger.threads import Threads
 from sidecar.ledger.writer import Append, Writer
 from sidecar.ops.clock import unix_ms
 
-_LOCK_NAME: Final = "lock"
+_THREADS: Final = Threads()
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
 _DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
@@ -108,6 +109,7 @@ class Ledger:
         files: DiskFiles | None = None,
         clock_unix_ms: Callable[[], int] = unix_ms,
         randbytes: Callable[[int], bytes] = secrets.token_bytes,
+        threads: Threads = _THREADS,
         on_begin: Callable[[BeginRecord], None] | None = None,
         on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
         on_pressure: Callable[[str | None], None] = lambda why: None,
@@ -119,8 +121,10 @@ class Ledger:
         assert segment_bytes >= smallest_segment_bytes(frame_bytes_max)
         files = files or DiskFiles()
         files.make_directory(directory)
-        lock = _take_lock(files, directory)
-        try:
+        lock = take_lock(files, directory)
+        with ExitStack() as if_it_fails:
+            if_it_fails.callback(files.close, lock)
+            if_it_fails.callback(files.let_directory_go)
             replayed = Replayed(on_begin, on_completed)
             spares.remove_leftovers(files, directory)
             files.keep_directory(directory)
@@ -139,37 +143,48 @@ class Ledger:
                 indeterminate=tuple(replayed.open.values()),
             )
             ledger = cls(lock, files, replayed, summary, found.low_water_unix_ms, directory)
-            ledger._begin_segment(found.end, segment_bytes, clock_unix_ms, randbytes)
-        except BaseException:
-            files.let_directory_go()
-            files.close(lock)
-            raise
+            ledger._begin_segment(found.end, segment_bytes, clock_unix_ms, randbytes, threads)
+            if_it_fails.pop_all()
         ledger._spares_wanted = spares_wanted(requests_in_flight_max, segment_bytes)
         ledger._on_pressure = on_pressure
         return ledger
 
     def _begin_segment(
-        self, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int], randbytes: Callable[[int], bytes]
+        self,
+        end: recovery.End,
+        segment_bytes: int,
+        clock_unix_ms: Callable[[], int],
+        randbytes: Callable[[int], bytes],
+        threads: Threads,
     ) -> None:
         """A new segment behind what was found, with the Opened record as the probe that the disk takes writes."""
         known = structs.replace(end, ledger_id=end.ledger_id or randbytes(on_disk.SALT_BYTES))
         make = partial(spares.make_spare, self._files, self._directory, segment_bytes, randbytes)
         slot = make(lambda: True)
         try:
-            self._begin_in(slot, known, segment_bytes, clock_unix_ms)
+            self._begin_in(slot, known, segment_bytes, clock_unix_ms, threads)
         except BaseException:
             self._files.close(slot.descriptor)
             raise
         explain = partial(self._explain, segment_bytes)
-        self._spare_maker = SpareMaker(make, explain, self._spare_made, self._spare_failed)
+        self._spare_maker = threads.spares(make, explain, self._spare_made, self._spare_failed)
 
-    def _begin_in(self, slot: Slot, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int]) -> None:
+    def _begin_in(
+        self, slot: Slot, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int], threads: Threads
+    ) -> None:
         incarnation = end.incarnation + 1
         slot.number = end.segment + 1
         self._room = Room(segment_bytes, slot, on_disk.BLOCK_BYTES, lambda: self._spare_maker.want(1))
         self._clock_unix_ms = clock_unix_ms
         self._writer = Writer(
-            self._files, self._directory, end, incarnation, segment_bytes, clock_unix_ms, on_landed=self._room.landed
+            self._files,
+            self._directory,
+            end,
+            incarnation,
+            segment_bytes,
+            clock_unix_ms,
+            on_landed=self._room.landed,
+            thread=threads.commit,
         )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
         framed = on_disk.encode_record(opened)
@@ -223,10 +238,11 @@ class Ledger:
     def _let_go(self) -> None:
         """Spares, segments, and last the lock. What fails here loses nothing: all that was acknowledged is synced, the
         next open removes spares, and how the process ends is for `poisoned` to say."""
-        for spare in self._room.spares:
+        unused = [*self._room.planned_behind(self._writer.slot), *self._room.spares]
+        for spare in unused:
             with suppress(OSError):
                 self._files.unlink(spare.path)
-        for slot in {self._writer.slot, self._room.current, *self._room.spares}:
+        for slot in [self._writer.slot, *unused]:
             with suppress(OSError):
                 self._files.close(slot.descriptor)
         with suppress(OSError):
@@ -360,15 +376,3 @@ class Ledger:
             return on_disk.decode_record(self._files.read(descriptor, place.length, place.offset))
         finally:
             self._files.close(descriptor)
-
-
-def _take_lock(files: DiskFiles, directory: Path) -> int:
-    """The lock's descriptor, with our pid written into the file for whoever comes second."""
-    path = directory / _LOCK_NAME
-    lock = files.lock(path)
-    if lock is None:
-        holder = path.read_text(errors="replace").strip()[:80]
-        raise LedgerHeld(directory, f"pid {holder}" if holder else "another process")
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock

@@ -5,7 +5,11 @@ proves that everything before it was acknowledged, and only what follows the
 last valid batch of the last segment can be what a crash left behind. Each
 segment's header names where the segment before it ended and its chain head,
 so that a tail set aside once stays told apart from the record for ever. A segment
-has its whole length before it is used, so one of another length is damaged.
+has its header, its whole length and its name before its first batch.
+
+So each segment is looked at from the front. What is named in `DAMAGES` no crash
+leaves, in whichever segment it stands. Where nothing of that is found, what
+stands behind the last batch decides (`DECISIONS`):
 
     the segment is  closed  behind its last valid batch   decision
     any             any     a valid batch                 damaged
@@ -24,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Literal
 
@@ -42,24 +47,66 @@ _SCAN_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(_SCAN_BYTES)  # bytes, because a memoryview is compared element by element
 
 Behind = Literal["zeros", "bytes", "batch"]
-Decision = Literal["go_on", "set_aside", "damaged"]
+Damage = Literal[
+    "missing",
+    "no_header",
+    "header_of_another_version",
+    "other_ledger",
+    "other_number",
+    "other_end",
+    "other_head",
+    "other_length",
+    "older_incarnation",
+    "batch_behind_exit",
+    "off_the_chain",
+    "no_record",
+    "record_of_another_version",
+    "not_zeros_behind_exit",
+    "broken_before_whole",
+]
+Decision = Literal["go_on", "set_aside"] | Damage
+
+# What is damage whatever else is there, in the order in which it is looked for: what should have stood there, and what
+# to do.
+DAMAGES: Final[dict[Damage, tuple[str, str]]] = {
+    "missing": ("segment {number} before this one; it is missing", RESTORE),
+    "no_header": ("{fault}", RESTORE),
+    "header_of_another_version": ("{fault}", CHANGE_VERSION),
+    "other_ledger": ("this ledger's id", RESTORE),
+    "other_number": ("segment number {number}", RESTORE),
+    "other_end": ("that the segment before ended at {end}", RESTORE),
+    "other_head": ("the chain head of the segment before", RESTORE),
+    "other_length": ("a file of {size} bytes", RESTORE),
+    "older_incarnation": ("an incarnation of at least {incarnation}", RESTORE),
+    "batch_behind_exit": ("nothing after a clean exit", RESTORE),
+    "off_the_chain": ("a batch that continues the chain", RESTORE),
+    "no_record": ("{fault}", RESTORE),
+    "record_of_another_version": ("{fault}", CHANGE_VERSION),
+    "not_zeros_behind_exit": ("zeros after a clean exit", RESTORE),
+    "broken_before_whole": ("a whole batch, since one behind it is whole", RESTORE),
+}
 
 # (the segment is the last, it was closed, what stands behind its last valid batch) -> decision
 DECISIONS: Final[dict[tuple[bool, bool, Behind], Decision]] = {
     (True, True, "zeros"): "go_on",
-    (True, True, "bytes"): "damaged",
-    (True, True, "batch"): "damaged",
+    (True, True, "bytes"): "not_zeros_behind_exit",
+    (True, True, "batch"): "not_zeros_behind_exit",
     (True, False, "zeros"): "go_on",
     (True, False, "bytes"): "set_aside",
-    (True, False, "batch"): "damaged",
+    (True, False, "batch"): "broken_before_whole",
     # The next header must name this very end; that is checked when it is read.
     (False, True, "zeros"): "go_on",
-    (False, True, "bytes"): "damaged",
-    (False, True, "batch"): "damaged",
+    (False, True, "bytes"): "not_zeros_behind_exit",
+    (False, True, "batch"): "not_zeros_behind_exit",
     (False, False, "zeros"): "go_on",
     (False, False, "bytes"): "go_on",
-    (False, False, "batch"): "damaged",
+    (False, False, "batch"): "broken_before_whole",
 }
+
+
+def _damaged(segment: Path, offset: int, damage: Damage, **named: object) -> LedgerDamaged:
+    expected, advice = DAMAGES[damage]
+    return LedgerDamaged(segment, offset, expected.format(**named), advice)
 
 
 def segment_path(directory: Path, segment: int) -> Path:
@@ -142,7 +189,7 @@ def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], 
     for expected, number in enumerate(numbers, start=1):
         path = segment_path(directory, number)
         if number != expected:
-            raise LedgerDamaged(path, 0, f"segment {expected} before this one; it is missing")
+            raise _damaged(path, 0, "missing", number=expected)
         descriptor = files.open_to_read(path)
         try:
             if cold:
@@ -173,31 +220,33 @@ class _Segment:
         end = self._found.end
         tail_end, behind = self._behind(header)
         decision = DECISIONS[is_last, end.closed, behind]
-        if decision == "damaged":
-            expected = "zeros after a clean exit" if end.closed else "a whole batch, since one behind it is whole"
-            raise LedgerDamaged(self._path, end.offset, expected)
         if decision == "set_aside":
             self._found.tail = Tail(segment=end.segment, offset=end.offset, length=tail_end - end.offset)
+        elif decision != "go_on":
+            raise _damaged(self._path, end.offset, decision)
         self._found.segments += 1
 
     def _header(self) -> SegmentHeader:
         end = self._found.end
         try:
             header = on_disk.decode_segment_header(self._files.read(self._descriptor, BLOCK_BYTES, 0))
+        except OtherVersion as fault:
+            raise _damaged(self._path, 0, "header_of_another_version", fault=fault) from fault
         except FormatFault as fault:
-            raise self._damaged(0, fault) from fault
-        for named, said, expected in (
-            ("this ledger's id", header.ledger_id, end.ledger_id or header.ledger_id),
-            (f"segment number {end.segment + 1}", header.segment, end.segment + 1),
-            (f"that the segment before ended at {end.offset}", header.previous_end, end.offset),
-            ("the chain head of the segment before", header.previous_head, end.head),
-        ):
-            if said != expected:
-                raise LedgerDamaged(self._path, 0, named)
-        if header.segment_bytes != self._size:
-            raise LedgerDamaged(self._path, self._size, f"a file of {header.segment_bytes} bytes")
-        if header.incarnation < end.incarnation:
-            raise LedgerDamaged(self._path, 0, f"an incarnation of at least {end.incarnation}")
+            raise _damaged(self._path, 0, "no_header", fault=fault) from fault
+        number, incarnation = end.segment + 1, end.incarnation
+        checks: tuple[tuple[bool, Damage, int], ...] = (
+            (end.ledger_id in (None, header.ledger_id), "other_ledger", 0),
+            (header.segment == number, "other_number", 0),
+            (header.previous_end == end.offset, "other_end", 0),
+            (header.previous_head == end.head, "other_head", 0),
+            (header.segment_bytes == self._size, "other_length", self._size),
+            (header.incarnation >= incarnation, "older_incarnation", 0),
+        )
+        for is_so, damage, offset in checks:
+            if not is_so:
+                named = {"number": number, "end": end.offset, "size": header.segment_bytes, "incarnation": incarnation}
+                raise _damaged(self._path, offset, damage, **named)
         self._found.end = End(
             ledger_id=header.ledger_id,
             incarnation=header.incarnation,
@@ -208,10 +257,6 @@ class _Segment:
             closed=False,
         )
         return header
-
-    def _damaged(self, offset: int, fault: FormatFault) -> LedgerDamaged:
-        advice = CHANGE_VERSION if isinstance(fault, OtherVersion) else RESTORE
-        return LedgerDamaged(self._path, offset, str(fault), advice)
 
     def _batches(self, header: SegmentHeader) -> Iterator[tuple[int, BatchHeader, bytes]]:
         """The batches from the front, as long as they are whole and in number."""
@@ -234,9 +279,9 @@ class _Segment:
     def _accept(self, header: SegmentHeader, offset: int, batch_header: BatchHeader, batch: bytes) -> None:
         end = self._found.end
         if end.closed:
-            raise LedgerDamaged(self._path, offset, "nothing after a clean exit")
+            raise _damaged(self._path, offset, "batch_behind_exit")
         if on_disk.chained_head(batch_header, batch, end.head) != batch_header.head:
-            raise LedgerDamaged(self._path, offset, "a batch that continues the chain")
+            raise _damaged(self._path, offset, "off_the_chain")
         closed = False
         try:
             for record in on_disk.records_of(batch_header, batch, offset):
@@ -248,8 +293,10 @@ class _Segment:
                     self._found.low_water_unix_ms = max(self._found.low_water_unix_ms, low_water)
                 closed = bool(record.body.closed)
                 self._found.records += 1
+        except OtherVersion as fault:
+            raise _damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
         except FormatFault as fault:
-            raise self._damaged(offset, fault) from fault
+            raise _damaged(self._path, offset, "no_record", fault=fault) from fault
         self._found.end = End(
             ledger_id=end.ledger_id,
             incarnation=end.incarnation,
@@ -282,15 +329,14 @@ def set_aside(files: DiskFiles, directory: Path, tail: Tail) -> Path:
     kept = quarantine / f"{tail.segment:016d}-{tail.offset}.tail"
     if kept.name in files.names(quarantine):
         files.unlink(kept)  # a crash while it was copied: the original is still in its segment
-    source = files.open_to_read(segment_path(directory, tail.segment))
-    copy = files.create(kept)
-    try:
+    with ExitStack() as held:
+        source = files.open_to_read(segment_path(directory, tail.segment))
+        held.callback(files.close, source)
+        copy = files.create(kept)
+        held.callback(files.close, copy)
         for at in range(0, tail.length, _SCAN_BYTES):
             piece = files.read(source, min(_SCAN_BYTES, tail.length - at), tail.offset + at)
             files.write(copy, [piece], at)
         files.sync(copy)
-    finally:
-        files.close(copy)
-        files.close(source)
     files.sync_directory(quarantine)
     return kept

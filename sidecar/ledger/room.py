@@ -51,6 +51,7 @@ class Room:
         self._segment_bytes = segment_bytes
         self._a_spare_settles = _settled_by_a_spare(segment_bytes)
         self.current = current
+        self._planned = deque([current])
         self._landed_end = current_end
         self._pending_bytes = 0
         self._on_spare_used = on_spare_used
@@ -90,9 +91,15 @@ class Room:
 
     def landed(self, slot: Slot, end: int, framed_sizes: list[int]) -> None:
         """A batch is on disk and ends here."""
+        while self._planned[0] is not slot:
+            self._planned.popleft()
         if slot is self.current:
             self._landed_end = end
             self._pending_bytes -= sum(map(_alone, framed_sizes))
+
+    def planned_behind(self, slot: Slot) -> list[Slot]:
+        """The segments that records are given to and that the writer, which is in this one, has not come to."""
+        return [planned for planned in self._planned if planned.number > slot.number]
 
     def _leaves_room(self, size: int) -> bool:
         return size <= SETTLE_BYTES or self._settlements_after(size) >= self.live
@@ -114,6 +121,7 @@ class Room:
             spare = self.spares.popleft()
             spare.number = self.current.number + 1
             self.current, self._landed_end, self._pending_bytes = spare, BLOCK_BYTES, 0
+            self._planned.append(spare)
             self._on_spare_used()
         self._pending_bytes += size
         return self.current

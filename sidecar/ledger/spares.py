@@ -7,7 +7,6 @@ in use is touched, and making the spare is tried again until it succeeds.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +28,13 @@ def make_spare(
     go_on: Callable[[], bool] = lambda: True,
 ) -> Slot:
     """A synced file of zeros; what was begun is removed if it fails."""
-    path = directory / f"{secrets.token_hex(8)}{_SUFFIX}"
+    path = directory / f"{randbytes(8).hex()}{_SUFFIX}"
     descriptor = files.create(path)
     try:
         files.write_in_place(descriptor)
         files.write_zeros(descriptor, segment_bytes, go_on)
         files.sync(descriptor)
-    except OSError:
+    except BaseException:
         try:
             files.close(descriptor)
         finally:
@@ -92,16 +91,20 @@ class SpareMaker:
                 self._change.wait_for(lambda: self._wanted > 0 or self._stopping)
                 if self._stopping:
                     return
-            try:
-                spare = self._make(lambda: not self._stopping)
-            except Exception as error:
-                if self._stopping:  # a spare half made holds up no exit
-                    return
-                # A bug too is pressure that says why: begins must not be refused without a word.
-                self._on_failed(self._explain(error))
+            if not self.make_one():
                 with self._change:
                     self._change.wait_for(lambda: self._stopping, timeout=RETRY_SECONDS)
-                continue
-            with self._change:
-                self._wanted -= 1
-            self._on_made(spare)
+
+    def make_one(self) -> bool:
+        """Tells of the spare, or why there is none; whether there is one."""
+        try:
+            spare = self._make(lambda: not self._stopping)
+        except Exception as error:
+            # A bug too is pressure that says why: begins must not be refused without a word.
+            if not self._stopping:  # a spare half made holds up no exit
+                self._on_failed(self._explain(error))
+            return False
+        with self._change:
+            self._wanted -= 1
+        self._on_made(spare)
+        return True

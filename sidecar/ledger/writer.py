@@ -65,6 +65,7 @@ class Writer:
         segment_bytes: int,
         clock_unix_ms: Callable[[], int],
         on_landed: Callable[[Slot, int, list[int]], None],
+        thread: type[CommitThread[list[Append]]] = CommitThread,
     ) -> None:
         assert end.ledger_id is not None
         self._files = files
@@ -80,7 +81,7 @@ class Writer:
         self._head = end.head
         self._batch = end.batch
         self.syncs = 0
-        self._thread: CommitThread[list[Append]] = CommitThread(self._commit)
+        self._thread = thread(self._commit)
         # Known to the Trio side alone.
         self._gathered: deque[Append] = deque()
         self._gathered_bytes = 0
@@ -272,10 +273,10 @@ class Writer:
         path = segment_path(self._directory, slot.number)
         self._files.rename(slot.path, path)
         self._files.sync_directory(self._directory)
-        if self._slot is not None:
-            self._files.close(self._slot.descriptor)
         slot.path = path
-        self._slot, self._end = slot, BLOCK_BYTES
+        before, self._slot, self._end = self._slot, slot, BLOCK_BYTES
+        if before is not None:
+            self._files.close(before.descriptor)  # behind all else: it is gone even where this fails, and closed once
 
     def _sync(self, slot: Slot) -> None:
         self._files.sync(slot.descriptor)

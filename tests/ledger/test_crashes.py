@@ -67,7 +67,7 @@ async def assert_all_is_there(directory: Path, begun: Sequence[str], completed: 
 # --- the Nth call fails, for all N ------------------------------------------------------------------------------
 
 CALLS = (
-    "give_back_zeros",
+    "give_back_zeros", "truncate", "exists", "make_one_directory",
     "create", "open_to_read", "close", "size", "read", "write_some", "sync", "sync_directory", "forget_cache", "rename",
     "unlink", "names", "make_directory", "free_bytes", "lock", "keep_directory",
 )  # fmt: skip

@@ -100,3 +100,34 @@ def test_zeros_that_are_not_to_go_on_stop_where_they_are_with_ecanceled(descript
         files.write_zeros(descriptor, 2 * MEBIBYTE, lambda: next(word))
     assert fault.value.errno == errno.ECANCELED
     assert content(descriptor) == bytes(MEBIBYTE) + b"x" * MEBIBYTE
+
+
+class WatchedDirectories(DiskFiles):
+    """Remembers which directories were synced; `faults` are the errnos of those that can't be."""
+
+    def __init__(self, faults: dict[Path, int] | None = None) -> None:
+        self.synced: list[Path] = []
+        self._faults = faults or {}
+
+    def sync_directory(self, path: Path) -> None:
+        self.synced.append(path)
+        if path in self._faults:
+            raise OSError(self._faults[path], os.strerror(self._faults[path]))
+        super().sync_directory(path)
+
+
+def test_every_name_on_the_way_to_a_directory_is_synced_also_those_that_were_there(tmp_path: Path) -> None:
+    """Whoever made them may have been killed before its sync: then a power cut would take all that is acknowledged."""
+    place = tmp_path / "a" / "b"
+    for _ in range(2):
+        files = WatchedDirectories()
+        files.make_directory(place)
+        assert set(files.synced) == set(place.parents)
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EINVAL, errno.ENOTSUP])
+def test_a_directory_above_that_is_not_ours_to_sync_is_left_alone(code: int, tmp_path: Path) -> None:
+    WatchedDirectories({tmp_path.parent: code}).make_directory(tmp_path / "ledger")
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        WatchedDirectories({tmp_path: errno.EIO}).make_directory(tmp_path / "ledger")

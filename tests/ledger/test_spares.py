@@ -52,12 +52,18 @@ def test_a_spare_is_all_zeros_and_synced_or_it_is_gone(tmp_path: Path) -> None:
     files.unlink(spare.path)
 
     class Failing(DiskFiles):
-        def sync(self, descriptor: int) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        def __init__(self, fault: Exception) -> None:
+            self._fault = fault
 
-    with pytest.raises(OSError, match="Input/output"):
-        make_spare(Failing(), tmp_path, 8192, os.urandom)
-    assert not list(tmp_path.iterdir())
+        def sync(self, descriptor: int) -> None:
+            raise self._fault
+
+    for fault in (OSError(errno.EIO, os.strerror(errno.EIO)), MemoryError("no memory")):
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(type(fault)):
+            make_spare(Failing(fault), tmp_path, 8192, os.urandom)
+        assert not list(tmp_path.iterdir())
+        assert os.listdir("/proc/self/fd") == before
 
 
 async def test_a_spare_that_is_half_made_holds_up_no_exit(open_ledger: OpenLedger) -> None:
