@@ -37,6 +37,9 @@ _COUNTS: Final = frozenset(
 )  # fmt: skip
 
 
+DOCUMENT_BLOCKS_MAX: Final = 4096
+
+
 class Lift(BodyLift):
     """One Messages answer. `retention` is how long the request asked to keep its prefix."""
 
@@ -172,16 +175,16 @@ class Lift(BodyLift):
     def _document_message(self, message: dict[str, Any]) -> None:
         """An answer that was not streamed, as the events that it would have been."""
         content = message.get("content")
-        events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
-        for index, block in enumerate(content if isinstance(content, list) else []):
-            events += [
-                {"type": "content_block_start", "index": index, "content_block": block},
-                {"type": "content_block_stop", "index": index},
-            ]
+        blocks = content if isinstance(content, list) else []
+        if len(blocks) > DOCUMENT_BLOCKS_MAX:
+            self._break("provider", f"the provider sent more than {DOCUMENT_BLOCKS_MAX} blocks in one answer")
+            return
+        self._object({"type": "message_start", "message": message}, is_document=False)
+        for index, block in enumerate(blocks):
+            self._object({"type": "content_block_start", "index": index, "content_block": block}, is_document=False)
+            self._object({"type": "content_block_stop", "index": index}, is_document=False)
         delta = {"stop_reason": message.get("stop_reason")}
-        events.append({"type": "message_delta", "delta": delta, "usage": message.get("usage")})
-        for event in events:
-            self._object(event, is_document=False)
+        self._object({"type": "message_delta", "delta": delta, "usage": message.get("usage")}, is_document=False)
 
     # --- usage and notes --------------------------------------------------------------------------------------
 
@@ -206,9 +209,10 @@ class Lift(BodyLift):
         if clamped:
             self._answer.note("usage_clamped")
         written_long = an_object(counts.get("cache_creation")).get("ephemeral_1h_input_tokens")
-        is_dearer = self._retention != "long" and isinstance(written_long, int) and written_long > 0
-        if is_dearer or counts.get("iterations"):
-            self._answer.note("provider_fallback")  # it did what was not asked for, at prices that are not this usage's
+        if self._retention != "long" and isinstance(written_long, int) and written_long > 0:
+            self._answer.note("cache_kept_longer")
+        if counts.get("iterations"):
+            self._answer.note("provider_fallback")
         return usage
 
     def _note_transformations(self, said: dict[str, Any]) -> None:
@@ -217,9 +221,10 @@ class Lift(BodyLift):
             self._answer.note("state_dropped_upstream")
 
     def _failed(self, error: dict[str, Any]) -> None:
+        """Counts that came without a stop reason are running ones."""
         usage = None
         with suppress(UnusableUsage):
-            usage = self._usage()
+            usage = self._usage() if self._stop is not None else None
         self._error(error, usage)
 
 

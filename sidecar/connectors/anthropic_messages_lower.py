@@ -18,7 +18,7 @@ from msgspec import Struct
 from sidecar.connectors.anthropic_messages_blocks import Block, Message, mark, mark_messages, messages_of
 from sidecar.connectors.anthropic_messages_models import BUDGET_TOKENS, BUDGET_TOKENS_MIN, Model
 from sidecar.connectors.anthropic_messages_schema import why_refused
-from sidecar.connectors.lowering import as_it_stands, tool_name
+from sidecar.connectors.lowering import as_it_stands, call_ids, tool_name
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.contract.values import Note, ProviderRequest, ToolDefinition
 
@@ -68,7 +68,7 @@ def lower(request: ProviderRequest, upstream: str, dialect: Dialect, model: Mode
         upstream=upstream,
         body=msgspec.json.encode(body),
         states_dropped=len(request.input) - len(items) + dropped,
-        call_ids=frozenset(item.tool_call.call_id for item in items if item.tool_call),
+        call_ids=call_ids(items),
         notes=tuple(notes),
     )
 

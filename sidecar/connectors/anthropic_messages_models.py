@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from sidecar.config.keys import Fault, Key, choice, flag, list_of
-from sidecar.connectors.promise import Rejected
+from sidecar.connectors.lowering import fitting_effort
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 EFFORTS: Final[tuple[Effort, ...]] = ("low", "medium", "high", "xhigh", "max")
@@ -72,18 +72,11 @@ class Model(Struct, frozen=True, kw_only=True):
         return FAMILIES[self.thinking]
 
     def effort(self, asked: str | None) -> str | None:
-        """The word that is sent; None where the request or the model has none. Raises Rejected.
-
-        `max` is the most that a model can do, so it falls back to the highest word that it knows.
-        """
+        """The word that is sent; None where the request or the model has none. Raises Rejected."""
         known = self.family.efforts if self.efforts is None else self.efforts
         if asked is None or not known:
             return None
-        if asked == "max":
-            return max(known, key=EFFORTS.index)
-        if asked not in known:
-            raise Rejected(f"this model takes no reasoning effort {asked}, only {', '.join(known)}")
-        return asked
+        return fitting_effort(asked, known)
 
 
 MODEL_KEYS: Final = (

@@ -10,13 +10,13 @@ Source: WIRE sections 1.4, 4.9.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
 from sidecar.connectors.anthropic_messages_blocks import state_of
 from sidecar.connectors.promise import Answer
+from sidecar.connectors.tool_calls import BrokenCall, as_json
 from sidecar.connectors.unicode_pieces import NotUnicode, UnicodePieces, joined
 from sidecar.contract.ids import is_id
 from sidecar.contract.json_text import NotJsonObject, check_object
@@ -228,6 +228,6 @@ def _as_text(said: object) -> str:
     if said is None or said == {}:
         return ""
     try:
-        return joined(said if isinstance(said, str) else json.dumps(said, ensure_ascii=False, separators=(",", ":")))
-    except (RecursionError, NotUnicode):
+        return joined(said if isinstance(said, str) else as_json(said))
+    except (BrokenCall, NotUnicode):
         return _NO_OBJECT

@@ -25,10 +25,16 @@ from sidecar.contract.values import FailureKind, Usage
 
 Clean = Callable[[str], str]
 
+ITEMS_MAX: Final = 131_072  # values in one piece of JSON: built in about a tenth of a second
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _OPENING_BYTES: Final = 64  # of the body, that tell whether it can be an event stream
 _FIELDS: Final = (b"data", b"event", b"id", b"retry")
 _RESPONSE_ID_CHARACTERS_MAX: Final = 256
 WORD_CHARACTERS_MAX: Final = 1024  # of what names something; what is longer names nothing
+
+
+class TooManyValues(Exception):
+    """One JSON text holds more values than may be built at once."""
 
 
 class BodyLift(ABC):
@@ -127,9 +133,12 @@ class BodyLift(ABC):
             self._done()
             return
         try:
-            said = json.loads(event)
+            said = loaded(event)
         except (ValueError, RecursionError):
             said = None
+        except TooManyValues as fault:
+            self._break("result_size", str(fault))
+            return
         if isinstance(said, dict):
             self._object(said, is_document=False)
         else:
@@ -138,9 +147,12 @@ class BodyLift(ABC):
     def _whole(self, body: bytes) -> None:
         """A body that is one JSON document."""
         try:
-            document = json.loads(body)
+            document = loaded(body.decode())
         except (ValueError, RecursionError):
             self._break("unavailable", "the provider's JSON body ended early or is broken")
+            return
+        except TooManyValues as fault:
+            self._break("result_size", str(fault))
             return
         if isinstance(document, list) and len(document) == 1:
             document = document[0]
@@ -166,6 +178,11 @@ class BodyLift(ABC):
         if not is_same_family(self._upstream, word(model)):
             self._answer.note("other_model")
 
+    def _tier(self, said: object) -> None:
+        """The service tier of an answer for which `default` was asked: another one has prices of its own."""
+        if word(said) not in ("", "auto", "default"):
+            self._answer.note("provider_fallback")
+
     def _error(self, error: dict[str, Any], usage: Usage | None = None) -> None:
         """An error object inside the answer."""
         self._break(kind_of(error, None), words_of(error) or "the provider failed inside its answer", usage)
@@ -174,6 +191,20 @@ class BodyLift(ABC):
         """Nothing more is read; ignored where the answer has ended already."""
         self.is_over = True
         self._answer.fail(kind, self._clean(why), usage)
+
+
+def loaded(text: str) -> Any:
+    """The value of a JSON text. Raises TooManyValues before any of it is built; ValueError and RecursionError.
+
+    One text is read in one go, and it is the number of its values that takes the time; its strings take little.
+    """
+    if _values_at_most(text) > ITEMS_MAX and _values_at_most(_STRING.sub("", text)) > ITEMS_MAX:
+        raise TooManyValues(f"the provider sent more than {ITEMS_MAX} values in one piece of JSON")
+    return json.loads(text)
+
+
+def _values_at_most(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
 
 
 def word(said: object) -> str:

@@ -24,6 +24,8 @@ from trio.lowlevel import FdStream
 
 _RECEIVE_BYTES_MAX: Final = 65_536
 _LINE_BYTES_MAX: Final = 1024
+_STDERR_BYTES_MAX: Final = 4096  # read at once
+_STDERR_REST_SECONDS: Final = 0.02
 _REAP_SECONDS_MAX: Final = 2.0  # SIGKILL takes effect at once, but for a process that the kernel itself holds
 
 
@@ -82,11 +84,13 @@ class Child:
         """Each line of its stderr, cut where it is long; returns at the end of it."""
         held = bytearray()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async for piece in self._stderr:
+            while piece := await self._stderr.receive_some(_STDERR_BYTES_MAX):
                 *whole, rest = (bytes(held) + piece).split(b"\n")
                 for line in whole:
                     _tell(line, tell)
                 held = bytearray(rest[:_LINE_BYTES_MAX])
+                if len(piece) == _STDERR_BYTES_MAX:  # there is more: let the pipe fill, which slows the child
+                    await trio.sleep(_STDERR_REST_SECONDS)
         _tell(bytes(held), tell)
 
     # --- its end ----------------------------------------------------------------------------------------------

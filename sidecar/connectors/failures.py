@@ -78,6 +78,8 @@ KIND_BY_CODE: Final[Mapping[str, FailureKind]] = {
             "content_policy_violation",
             "content_filter",
             "cyber_policy",
+            "misalignment_policy_violation",
+            "data_residency_mismatch",
             "bio_policy",
             "request_too_large",
             "conflict_error",

@@ -10,14 +10,13 @@ Source: WIRE sections 1.4 and 6.2 to 6.5.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from sidecar.connectors import gemini_signatures
-from sidecar.connectors.body_lift import BodyLift, Clean, an_object, word
+from sidecar.connectors.body_lift import BodyLift, Clean, TooManyValues, an_object, loaded, word
 from sidecar.connectors.gemini_signatures import Place, Signature, is_signature
 from sidecar.connectors.promise import Answer
-from sidecar.connectors.tool_calls import CALLS_MAX, BrokenCall, whole_call
+from sidecar.connectors.tool_calls import CALLS_MAX, BrokenCall, as_json, whole_call
 from sidecar.connectors.unicode_pieces import NotUnicode
 from sidecar.contract.values import FailureKind, StopReason, Usage
 from sidecar.rules.usage import UnusableUsage, plain_usage
@@ -40,6 +39,8 @@ FAILED_FINISHES: Final[dict[str, FailureKind]] = {
     ),
 }  # fmt: skip
 _IMAGE: Final = "IMAGE_"  # whatever is wrong with an image is a refusal as well
+RESPONSES_MAX: Final = 65_536
+SIGNATURES_MAX: Final = CALLS_MAX
 _CANDIDATES_MAX: Final = 16  # one is asked for
 _PARTS_MAX: Final = 4 * CALLS_MAX  # of one event, which is taken in one go
 
@@ -56,6 +57,7 @@ class Lift(BodyLift):
         self._finish_words = ""
         self._blocked = False
         self._has_candidate = False
+        self._signatures = 0
         self._usage_said: dict[str, Any] | None = None  # that came with the end or behind it
         self._running: dict[str, Any] | None = None  # that came before it, and nothing was said since
         self._has_closed = False
@@ -77,11 +79,14 @@ class Lift(BodyLift):
     def _whole(self, body: bytes) -> None:
         """One response, or all of them in one array, as the server sends them where nobody asked for events."""
         try:
-            responses = json.loads(body) if body.lstrip()[:1] == b"[" else None
-        except (ValueError, RecursionError):
+            responses = loaded(body.decode()) if body.lstrip()[:1] == b"[" else None
+        except (ValueError, RecursionError, TooManyValues):  # said below
             responses = None
         if not isinstance(responses, list) or len(responses) < 2 or not all(isinstance(r, dict) for r in responses):
             super()._whole(body)
+            return
+        if len(responses) > RESPONSES_MAX:
+            self._break("provider", f"the provider sent more than {RESPONSES_MAX} responses in one array")
             return
         for response in responses:
             if not self.is_over:
@@ -122,7 +127,7 @@ class Lift(BodyLift):
             return
         for part in parts:
             if isinstance(part, dict) and part and part != {"text": ""} and not self.is_over:
-                self._running = None
+                self._running = self._usage_said = None  # what was counted before this was not the last count
                 self._part(part)
 
     def _part(self, part: dict[str, Any]) -> None:
@@ -140,6 +145,10 @@ class Lift(BodyLift):
     def _sign(self, on: Place, part: dict[str, Any], characters: int | None = None) -> None:
         sig = part.get("thoughtSignature")
         if isinstance(sig, str) and is_signature(sig):
+            self._signatures += 1
+            if self._signatures > SIGNATURES_MAX:
+                self._break("provider", f"the provider signed more than {SIGNATURES_MAX} parts")
+                return
             signature = Signature(on, sig, characters)
             self._answer.reasoning_state(gemini_signatures.encode(signature, self._upstream))
 
@@ -148,8 +157,8 @@ class Lift(BodyLift):
             self._break("provider", f"the provider made more than {CALLS_MAX} tool calls")
             return
         args = said.get("args")
-        arguments = "" if args is None else json.dumps(args, ensure_ascii=False, separators=(",", ":"))
         try:
+            arguments = "" if args is None else as_json(args)
             call = whole_call(word(said.get("id")), word(said.get("name")), arguments)
         except BrokenCall as fault:
             self._broken = self._broken or fault
@@ -158,7 +167,8 @@ class Lift(BodyLift):
 
     def _failed(self, said: object, usage_said: object) -> None:
         try:
-            usage = self._lifted(usage_said) if isinstance(usage_said, dict) else None
+            final = usage_said if isinstance(usage_said, dict) else self._usage_said
+            usage = self._lifted(final) if final is not None else None
         except UnusableUsage:
             usage = None
         self._error(said if isinstance(said, dict) else {"message": said}, usage)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from sidecar.connectors import gemini_signatures
 from sidecar.connectors.gemini_schema import is_held
 from sidecar.connectors.gemini_signatures import FILLER, Signature
-from sidecar.connectors.lowering import as_it_stands, call_id, checked_arguments
+from sidecar.connectors.lowering import as_it_stands, call_id, call_ids, checked_arguments, fitting_effort
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.contract.values import (
     AssistantText,
@@ -35,7 +35,6 @@ from sidecar.contract.values import (
 EFFORTS: Final = ("low", "medium", "high")  # of a model whose settings don't say
 LEVELS: Final[Mapping[str, str]] = {"low": "LOW", "medium": "MEDIUM", "high": "HIGH", "xhigh": "XHIGH"}
 BUDGETS: Final[Mapping[str, int]] = {"low": 1024, "medium": 8192, "high": 24_576}  # as Google's OpenAI surface has them
-_MAX_MEANS: Final = ("xhigh", "high")  # the first of them that the model takes
 _TOOL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}", re.ASCII)
 _TOOL_MODES: Final = {"auto": "AUTO", "required": "ANY"}
 
@@ -73,7 +72,7 @@ def lower(request: ProviderRequest, upstream: str, model: ModelSettings) -> Lowe
         upstream=upstream,
         body=msgspec.json.encode(body),
         states_dropped=states_dropped,
-        call_ids=frozenset(item.tool_call.call_id for item in request.input if item.tool_call),
+        call_ids=call_ids(request.input),
         notes=tuple(notes),
     )
 
@@ -99,12 +98,9 @@ def _thinking(effort: str, model: ModelSettings) -> dict[str, Any] | None:
     efforts = EFFORTS if model.efforts is None else model.efforts
     if model.thinking == "off" or not efforts:
         return None
-    wanted = _MAX_MEANS if effort == "max" else (effort,)
-    word = next((word for word in wanted if word in efforts), None)
-    if word is None:
-        raise Rejected(f"this model takes no reasoning effort {effort}, only {', '.join(efforts)}")
+    word = fitting_effort(effort, efforts)
     if model.thinking == "budget":
-        return {"thinkingBudget": BUDGETS.get(word, BUDGETS["high"])}
+        return {"thinkingBudget": BUDGETS[word]}
     return {"thinkingLevel": LEVELS[word]}
 
 

@@ -79,8 +79,6 @@ class HttpConnector:
         return False
 
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
-        for note in lowered.notes:
-            answer.note(note)
         if self._api.secret is not None:
             answer.hide(self._api.secret)
         lift = self._api.lift(answer, self._clean, lowered, self._document_bytes_max)

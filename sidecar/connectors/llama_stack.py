@@ -30,7 +30,7 @@ from sidecar.connectors import llama_stack_lower, openai_chat_lower
 from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.llama_stack_lift import Lift, OpenAILift
-from sidecar.connectors.openai_chat_dialects import Dialect
+from sidecar.connectors.openai_chat_dialects import DIALECTS
 from sidecar.connectors.promise import Lowered
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.credentials import Secret
@@ -111,9 +111,7 @@ def api(*, base_url: str, secret: str | None, route: str, takes_estimates: bool 
 
 def _lower_openai(request: ProviderRequest, upstream: str, efforts: tuple[str, ...], *, is_listed: bool) -> Lowered:
     """Chat Completions; `max_tokens` alone bounds the output, for not all servers behind it read the newer name."""
-    dialect = Dialect(
-        empty_content="empty" if is_listed else "null", effort_field="omit" if is_listed else "reasoning_effort"
-    )
+    dialect = DIALECTS["llama_stack_2025_07" if is_listed else "llama_stack"]
     return openai_chat_lower.lower(request, upstream, dialect, {"efforts": efforts})
 
 

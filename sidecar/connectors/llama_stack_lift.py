@@ -10,7 +10,6 @@ Chat Completions one but for its errors. Source: WIRE sections 5.5 and 5.6.
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import suppress
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 from sidecar.connectors import openai_chat_lift
 from sidecar.connectors.body_lift import BodyLift, Clean, an_object
 from sidecar.connectors.promise import Answer, ResponseTooLarge
-from sidecar.connectors.tool_calls import CALLS_MAX, BrokenCall, WholeCall, whole_call
+from sidecar.connectors.tool_calls import CALLS_MAX, BrokenCall, WholeCall, as_json, whole_call
 from sidecar.connectors.unicode_pieces import NotUnicode
 from sidecar.contract.values import StopReason, Usage
 from sidecar.rules.usage import UnusableUsage, plain_usage
@@ -123,10 +122,10 @@ class Lift(BodyLift):
         arguments = call.get("arguments_json")
         if not isinstance(arguments, str):
             arguments = call.get("arguments")
-        if not isinstance(arguments, str):
-            arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
         call_id, name = call.get("call_id"), call.get("tool_name")
         try:
+            if not isinstance(arguments, str):
+                arguments = "" if arguments is None else as_json(arguments)
             return whole_call(_text(call_id), _text(name), arguments)
         except BrokenCall as fault:
             return fault

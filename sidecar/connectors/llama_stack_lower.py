@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from sidecar.connectors.llama_stack_tools import flat_tool, own_name
-from sidecar.connectors.lowering import as_it_stands, call_id, checked_arguments, turns
+from sidecar.connectors.lowering import as_it_stands, call_id, call_ids, checked_arguments, turns
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.contract.values import (
     AssistantText,
@@ -55,7 +55,7 @@ def lower(request: ProviderRequest, upstream: str) -> Lowered:
         upstream=upstream,
         body=msgspec.json.encode(body),
         states_dropped=len(request.input) - len(items),
-        call_ids=frozenset(item.tool_call.call_id for item in items if item.tool_call),
+        call_ids=call_ids(items),
         notes=tuple(notes),
     )
 

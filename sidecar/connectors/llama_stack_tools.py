@@ -39,7 +39,7 @@ def flat_tool(tool: ToolDefinition) -> tuple[dict[str, Any], bool]:
         raise Rejected(f"the parameters of tool {tool.name:.80} are no plain object, and only such can be made flat")
     properties = _members(bytes(schema.get("properties", b"{}")))
     required = _value(schema, "required") or []
-    if properties is None or not isinstance(required, list):
+    if properties is None or not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise Rejected(f"the parameters of tool {tool.name:.80} are no JSON Schema of an object")
     parameters, is_less = {}, False
     for name, text in properties.items():
@@ -54,6 +54,10 @@ def flat_tool(tool: ToolDefinition) -> tuple[dict[str, Any], bool]:
         rules = msgspec.json.encode(rest).decode()
         description = _beside(description, f"Its parameters also follow this JSON Schema: {rules}")
     made = {"tool_name": own_name(tool.name), "description": description, "parameters": parameters}
+    try:
+        msgspec.json.encode(made)
+    except UnicodeEncodeError:
+        raise Rejected(f"the parameters of tool {tool.name:.80} hold half a character") from None
     return made, is_less or bool(rest)
 
 
@@ -96,10 +100,10 @@ def _beside(description: str, more: str) -> str:
 
 
 def _members(text: str | bytes) -> _Members | None:
-    """An object's members, each as it stands; None where the text is no object."""
+    """An object's members, each as it stands; None where the text is no object, or names one by half a character."""
     try:
         return msgspec.json.decode(text, type=_Members)
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return None
 
 

@@ -42,6 +42,12 @@ def call_id(said: str) -> str:
     return "c_" + hashlib.sha256(said.encode()).hexdigest()[:40]
 
 
+def call_ids(items: tuple[InputItem, ...]) -> frozenset[str]:
+    """Every call id of these items, as the caller and as the provider has it: an answer's ids must be none of them."""
+    said = [item.tool_call.call_id for item in items if item.tool_call]
+    return frozenset([*said, *map(call_id, said)])
+
+
 def tool_name(said: str) -> str:
     """The name, where every server takes it. Raises Rejected."""
     if not _TOOL_NAME.fullmatch(said):

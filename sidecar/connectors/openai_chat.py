@@ -18,7 +18,7 @@ from sidecar.connectors.body_lift import Clean
 from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected, joined_url
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.lowering import EFFORTS
-from sidecar.connectors.openai_chat_dialects import DIALECTS, Dialect, words_of
+from sidecar.connectors.openai_chat_dialects import DIALECTS, Dialect, choices_of
 from sidecar.connectors.openai_chat_dialects import dialect as dialect_of
 from sidecar.connectors.openai_chat_lift import Lift
 from sidecar.connectors.promise import Answer, Lowered
@@ -55,8 +55,9 @@ def _keys(folder: Path) -> tuple[Key, ...]:
     return (
         Key("dialect", choice(*DIALECTS), "compatible"),
         *[Key(name, flag, None) for name in (*flags, "cache_key", "done_is_an_end")],
-        *[Key(name, choice(*words_of(name)), None) for name in words],
+        *[Key(name, choice(*choices_of(name)), None) for name in words],
         Key("api_version", an_id, None),
+        Key("service_tier", choice("default"), None),
     )
 
 
@@ -80,7 +81,7 @@ def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Ite
 
 _MODEL_KEYS: Final = (
     Key("efforts", list_of(choice(*EFFORTS)), None),
-    Key("cache", choice("none", "free", "charged"), "free"),
+    Key("cache", choice("none", "free", "charged"), None),
 )
 
 

@@ -1,7 +1,8 @@
 """How servers that speak Chat Completions differ, as data: it can't be found out by asking them.
 
-Each name below is what a configuration writes as `dialect`; each member can be
-overridden there by a key of the same name. Source: WIRE sections 3 and 5.7.
+Each name below is what a configuration writes as `dialect`; each member but
+`efforts` can be overridden there by a key of the same name (the efforts are
+those of a model). Source: WIRE sections 3 and 5.7.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     `cache_key`: whether it takes a cache key and options. `empty_content`: what a turn of calls alone has for text.
     `done_is_an_end`: whether `[DONE]` without a finish reason ends a whole answer.
     `auth`: the header of the credential. `api_version`: a query parameter that Azure's older routes want.
+    `service_tier`: what is asked for where an account's own default may be a dearer one.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -41,6 +43,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     done_is_an_end: bool = False
     auth: Literal["bearer", "api-key"] = "bearer"
     api_version: str | None = None
+    service_tier: Literal["default"] | None = None
 
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
@@ -50,6 +53,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         send_obfuscation=True,
         effort_field="reasoning_effort",
         cache_key=True,
+        service_tier="default",
     ),
     "azure": Dialect(
         max_tokens_field="max_completion_tokens",
@@ -69,7 +73,8 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         efforts=("low", "medium", "high", "xhigh"),
         reasoning_replay="reasoning_details",
     ),
-    "llama_stack": Dialect(send_strict=False),
+    "llama_stack": Dialect(effort_field="reasoning_effort", efforts=()),
+    "llama_stack_2025_07": Dialect(empty_content="empty", effort_field="omit"),  # its schema lists what it takes
     "deepseek": Dialect(
         send_parallel_tool_calls=False,
         send_strict=False,
@@ -83,7 +88,7 @@ def dialect(name: str, changes: Mapping[str, Any]) -> Dialect:
     return structs.replace(DIALECTS[name], **{key: value for key, value in changes.items() if value is not None})
 
 
-def words_of(member: str) -> tuple[str, ...]:
+def choices_of(member: str) -> tuple[str, ...]:
     """The words that a member of a closed set may be."""
     words: tuple[str, ...] = get_args(next(one.type for one in structs.fields(Dialect) if one.name == member))
     return words

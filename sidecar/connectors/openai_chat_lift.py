@@ -136,6 +136,8 @@ class Lift(BodyLift):
             self._failed(error if isinstance(error, dict) else {"message": error})
             return
         self._names(chunk.get("id"), chunk.get("model"))
+        if self._dialect.service_tier is not None:
+            self._tier(chunk.get("service_tier"))
         self._choices(chunk.get("choices"), part)
         if usage is not None and self._finish is not None:
             self._usage = usage
@@ -169,7 +171,7 @@ class Lift(BodyLift):
 
     def _part(self, part: dict[str, Any]) -> None:
         if any(said for name, said in part.items() if name != "role"):
-            self._running = None
+            self._running = self._usage = None  # what was counted before this was not the last count
             self._has_said = True
         self._reasoning.take(part)
         self._say(_text_in(part.get("content")))

@@ -16,7 +16,15 @@ import msgspec
 from msgspec import Struct
 
 from sidecar.connectors import states
-from sidecar.connectors.lowering import as_it_stands, call_id, checked_arguments, fitting_effort, tool_name, turns
+from sidecar.connectors.lowering import (
+    as_it_stands,
+    call_id,
+    call_ids,
+    checked_arguments,
+    fitting_effort,
+    tool_name,
+    turns,
+)
 from sidecar.connectors.openai_chat_dialects import Dialect
 from sidecar.connectors.promise import NO_SETTINGS, Lowered, Rejected
 from sidecar.connectors.strict_schema import is_strict
@@ -41,11 +49,12 @@ Cache = Literal["none", "free", "charged"]
 class ModelSettings(Struct, frozen=True, kw_only=True):
     """What a model takes: its reasoning efforts (None: those of the dialect), and how its prompt cache is asked for.
 
-    `free`: written without being asked, without a fee. `charged`: a write costs, so none is made unasked.
+    `free`: written without being asked, without a fee. `charged`: a write costs, so none is made unasked; that is what
+    is presumed where a cache can be asked for, for it costs nothing to be wrong.
     """
 
     efforts: tuple[str, ...] | None = None
-    cache: Cache = "free"
+    cache: Cache | None = None
 
 
 def lower(
@@ -67,6 +76,8 @@ def lower(
         body["stream_options"] = {"include_usage": True}
         if dialect.send_obfuscation:
             body["stream_options"]["include_obfuscation"] = False
+    if dialect.service_tier is not None:
+        body["service_tier"] = dialect.service_tier
     body |= _effort_members(request, dialect, model, notes)
     body |= _cache_members(request, dialect, model, notes)
     body |= _tool_members(request, dialect, notes)
@@ -78,7 +89,7 @@ def lower(
         upstream=upstream,
         body=msgspec.json.encode(body),
         states_dropped=len(request.input) - len(items),
-        call_ids=frozenset([item.tool_call.call_id for item in items if item.tool_call]),
+        call_ids=call_ids(items),
         notes=tuple(notes),
     )
 
@@ -101,17 +112,17 @@ def _cache_members(
     request: ProviderRequest, dialect: Dialect, model: ModelSettings, notes: list[Note]
 ) -> dict[str, Any]:
     """A cache whose writes cost is kept from writing unasked; here it keeps 30 minutes at most."""
-    asked = request.cache_retention
-    if not dialect.cache_key or model.cache == "none":
+    asked, cache = request.cache_retention, model.cache or "charged"
+    if not dialect.cache_key or cache == "none":
         if asked is not None:
             notes.append("retention_dropped")
         return {}
     if asked is None:
-        return {"prompt_cache_options": {"mode": "explicit"}} if model.cache == "charged" else {}
+        return {"prompt_cache_options": {"mode": "explicit"}} if cache == "charged" else {}
     key = {"prompt_cache_key": hashlib.sha256(request.conversation_id.encode()).hexdigest()}
-    if model.cache == "charged" and asked == "long":
+    if cache == "charged" and asked == "long":
         raise Rejected("this API keeps a prompt in its cache for 30 minutes at most: ask for the retention short")
-    if model.cache == "charged":
+    if cache == "charged":
         return {**key, "prompt_cache_options": {"ttl": "30m"}}
     return {**key, "prompt_cache_retention": "24h"} if asked == "long" else key
 
@@ -119,9 +130,7 @@ def _cache_members(
 def _schema(text: str, dialect: Dialect, notes: list[Note]) -> dict[str, Any]:
     """Strict where its rules hold for the schema as it stands; else the provider does its best, as by default."""
     schema = {"name": "answer", "schema": as_it_stands(text)}
-    if not dialect.send_strict:
-        return schema
-    if is_strict(json.loads(text, parse_int=str)):
+    if dialect.send_strict and is_strict(json.loads(text, parse_int=str)):
         return {**schema, "strict": True}
     notes.append("schema_loosened")
     return schema

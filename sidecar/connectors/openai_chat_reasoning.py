@@ -7,13 +7,13 @@ text. Source: WIRE sections 1.3, 3.4 and 3.7.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from sidecar.connectors import states
 from sidecar.connectors.openai_chat_dialects import ReasoningReplay
 from sidecar.connectors.openai_chat_lower import STATE_KINDS
-from sidecar.connectors.unicode_pieces import NotUnicode, joined
+from sidecar.connectors.tool_calls import as_json
+from sidecar.connectors.unicode_pieces import joined
 
 BLOCKS_MAX: Final = 1024
 _JOINED: Final = frozenset({"text", "summary", "data", "signature"})
@@ -55,11 +55,11 @@ class ReasoningPieces:
                 return states.encode(STATE_KINDS[self._replay], upstream, {"text": text}) if text else None
             blocks = [self._whole(at) for at in range(len(self._blocks))]
             return states.encode(STATE_KINDS[self._replay], upstream, {"details": blocks}) if blocks else None
-        except (NotUnicode, UnicodeEncodeError):
+        except (ValueError, RecursionError):  # no text, no number of JSON, or too deep: what can't be said again
             return None
 
     def _block(self, piece: dict[str, Any]) -> None:
-        self._grow(len(json.dumps(piece)))
+        self._grow(len(as_json(piece)))
         index = piece.get("index")
         at = self._by_index.get(index) if isinstance(index, int) else None
         if at is None:

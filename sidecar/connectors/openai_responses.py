@@ -54,7 +54,7 @@ def api(*, base_url: str, secret: str | None, dialect: Dialect) -> Api:
 def _keys(folder: Path) -> tuple[Key, ...]:
     return (
         Key("dialect", choice("openai", "compatible"), "openai"),
-        Key("output_schema", choice("send", "reject"), "send"),
+        Key("output_schema", choice("sent", "refused"), "sent"),
         Key("send_include", flag, default=True),
         Key("send_tool_choice", flag, default=True),
         Key("send_parallel_tool_calls", flag, default=True),

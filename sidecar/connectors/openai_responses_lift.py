@@ -29,6 +29,8 @@ from sidecar.connectors.unicode_pieces import NotUnicode, UnicodePieces
 from sidecar.contract.values import StopReason, Usage
 from sidecar.rules.usage import UnusableUsage, plain_usage
 
+_NO_ENDS: Final = frozenset({"queued", "in_progress", "cancelled"})
+_WORSE: Final = ("completed", "incomplete", "failed")
 ENDS: Final = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
 STOP_REASONS: Final[dict[str, StopReason]] = {"max_output_tokens": "max_output_tokens", "content_filter": "refusal"}
 _BEGINNINGS: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
@@ -186,13 +188,20 @@ class Lift(BodyLift):
             self._break("provider", "the provider's last event holds no response")
             return
         said = word(response.get("status"))
-        self._ended(response, said if said in ENDS.values() else status)
+        if said in _NO_ENDS:
+            self._break("provider", f"the provider's last event has the status {said}")
+            return
+        if said in ENDS.values():  # where the two differ, the worse is believed
+            status = max(status, said, key=_WORSE.index)
+        self._ended(response, status)
 
     def _ended(self, response: dict[str, Any], status: str) -> None:
         self.is_over = True
         self._look(response)
         usage, unusable = self._lifted_usage(response.get("usage"))
         error = response.get("error")
+        if status == "completed" and an_object(response.get("incomplete_details")).get("reason"):
+            status = "incomplete"
         if status == "failed" or error:
             self._error(error if isinstance(error, dict) else {"message": error or ""}, usage)
             return
@@ -268,6 +277,8 @@ class Lift(BodyLift):
         for change in changes if isinstance(changes, list) else []:
             if an_object(change).get("action") == "removed":
                 self._answer.note("state_dropped_upstream")
+        if self._silent_cut_tokens is None:  # OpenAI's own word is trusted, and its tier has a price
+            self._tier(response.get("service_tier"))
 
     def _lifted_usage(self, said: object) -> tuple[Usage | None, str | None]:
         """The counts, or why they can't be used; neither where the provider sent none."""

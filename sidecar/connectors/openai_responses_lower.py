@@ -16,7 +16,15 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from sidecar.connectors.lowering import as_it_stands, call_id, checked_arguments, fitting_effort, tool_name, turns
+from sidecar.connectors.lowering import (
+    as_it_stands,
+    call_id,
+    call_ids,
+    checked_arguments,
+    fitting_effort,
+    tool_name,
+    turns,
+)
 from sidecar.connectors.openai_responses_states import phase_in, reasoning_in
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.connectors.strict_schema import is_strict
@@ -52,7 +60,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     """
 
     dialect: Literal["openai", "compatible"] = "openai"
-    output_schema: Literal["send", "reject"] = "send"
+    output_schema: Literal["sent", "refused"] = "sent"
     send_include: bool = True
     send_tool_choice: bool = True
     send_parallel_tool_calls: bool = True
@@ -87,7 +95,7 @@ def lower(request: ProviderRequest, upstream: str, settings: Mapping[str, Any], 
         upstream=upstream,
         body=msgspec.json.encode(body),
         states_dropped=states_dropped,
-        call_ids=frozenset(item.tool_call.call_id for item in request.input if item.tool_call),
+        call_ids=call_ids(request.input),
         notes=tuple(notes),
     )
 
@@ -141,7 +149,7 @@ def _tool(tool: ToolDefinition, dialect: Dialect) -> dict[str, Any]:
 
 def _format(text: str, dialect: Dialect, notes: list[Note]) -> dict[str, Any]:
     """Strict where its rules hold for the schema as it stands; else the provider does its best, which is noted."""
-    if dialect.output_schema == "reject":
+    if dialect.output_schema == "refused":
         raise Rejected("this server does not hold its answer to a schema")
     strict = dialect.send_strict and is_strict(json.loads(text, parse_int=str))
     if not strict:

@@ -72,6 +72,8 @@ class Process:
         except NoChild as why:
             answer.fail("unavailable", clean_message(str(why), self._secret))
             return
+        if self._secret is not None:
+            answer.hide(self._secret)
         number = next(self._exchanges)
         lift = Lift(
             answer,

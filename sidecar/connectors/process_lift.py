@@ -135,7 +135,12 @@ class Lift:
         if completed := said.outcome.completed:
             usage = self._usage(completed.usage)
             response_id = self._response_id(completed.provider_response_id)
-            self._answer.complete(completed.stop_reason, usage, response_id, claimed_cost_micro_usd=claimed)
+            stop = completed.stop_reason
+            if stop == "tool_use" and not self._answer.tool_calls:
+                raise BrokenFrame("it stopped for a tool call and made none")
+            if stop == "end_turn" and self._answer.tool_calls:
+                stop = "tool_use"
+            self._answer.complete(stop, usage, response_id, claimed_cost_micro_usd=claimed)
         elif failed := said.outcome.failed:
             message = clean_message(failed.message, self._secret)
             self._answer.fail(failed.kind, message, self._usage(failed.usage), claimed_cost_micro_usd=claimed)

@@ -101,6 +101,7 @@ class Answer:
         self,
         call_ids: frozenset[str],
         response_bytes_max: int,
+        notes: Sequence[Note] = (),
         *,
         fresh_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}",
         on_first: Callable[[], None] | None = None,
@@ -109,7 +110,7 @@ class Answer:
         self.sent = False
         self.ended: Ended | None = None
         self.final_usage: Usage | None = None  # set once it has come, for an answer that then proves too large
-        self.notes: list[Note] = []
+        self.notes: list[Note] = list(notes)
         self.tool_calls = 0
         self._call_ids = set(call_ids)
         self._response_bytes_max = response_bytes_max

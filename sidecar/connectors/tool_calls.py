@@ -153,7 +153,15 @@ def _arguments(said: object) -> str:
     """A piece of JSON text; what is no text is written as JSON, so that an array is not taken for no arguments."""
     if said is None or isinstance(said, str):
         return said or ""
-    return json.dumps(said, ensure_ascii=False)
+    return as_json(said)
+
+
+def as_json(said: object) -> str:
+    """A value that a provider sent where a text should be, as JSON. Raises BrokenCall where it is nested too deeply."""
+    try:
+        return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        raise BrokenCall("the provider sent arguments that are nested too deeply") from None
 
 
 def _text(said: object) -> str:

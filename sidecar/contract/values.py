@@ -305,7 +305,8 @@ Note = Literal[
     "tool_choice_hinted",  # the provider takes a required tool call for a wish
     "tools_flattened",  # the provider takes less of a tool's schema than was given
     "schema_loosened",  # the provider holds its answer to less of the schema than was given
-    "provider_fallback",  # more was done than was asked (another model, a longer cache): charged as the bound at least
+    "provider_fallback",  # another model or a dearer service answered, too: charged as the bound at least
+    "cache_kept_longer",  # the provider wrote its cache for longer than asked: every write is charged as a long one
     "state_dropped_upstream",  # the provider did not read a reasoning state that it was sent
 ]
 

@@ -102,7 +102,8 @@ class _Carried:
 
     def _ask(self) -> None:
         kept = self._carrier.config.connectors[self._admitted.live.connector]
-        self._asked = Answer(self._admitted.lowered.call_ids, kept.response_bytes_max, on_first=self._first_event)
+        lowered = self._admitted.lowered
+        self._asked = Answer(lowered.call_ids, kept.response_bytes_max, lowered.notes, on_first=self._first_event)
         if (why := self._carrier.ledger.poisoned) is not None:
             self._lost(LedgerUnavailable(why))
         elif self._failed_unasked() or self._answered_at_once():

@@ -16,6 +16,7 @@ from sidecar.connectors.messages import clean_message
 from sidecar.connectors.promise import Ended
 from sidecar.contract import canonical
 from sidecar.contract.values import (
+    NOTHING_USED,
     STORED_AS_IS,
     TRANSPORT_RECEIPT,
     TRANSPORT_RESULT,
@@ -70,6 +71,8 @@ def settle(
 
     A backend that claims another cost than the one derived is not believed in anything that is money.
     """
+    if policy == "estimate" and ended.usage not in (None, NOTHING_USED):
+        notes = (*notes, "usage_estimated")
     settled = _settle(begin, ended, events, notes, policy)
     claimed = ended.claimed_cost_micro_usd
     if claimed is None or claimed == settled.charge_micro_usd:
@@ -101,12 +104,9 @@ def _settle(
         )
         charge, notes = begin.reservation_micro_usd, (*notes, "usage_bound")
     else:
-        charge = charge_micro_usd(begin.prices, usage, begin.cache_retention)
+        charge = _charge(begin, usage, notes)
         if charge > U64_MAX:
             return _failed(begin, "provider", "the reported usage is no money", None, events, notes)
-        if policy == "estimate":
-            notes = (*notes, "usage_estimated")
-        charge = _with_fallback(begin, charge, notes)
     completed = Completed(stop_reason=ended.stop_reason, usage=usage, provider_response_id=ended.provider_response_id)
     return Settled(
         outcome=TransportOutcome(completed=completed),
@@ -132,7 +132,7 @@ def _failed(
 ) -> Settled:
     charge = begin.reservation_micro_usd
     if usage is not None:
-        charge = _with_fallback(begin, charge_micro_usd(begin.prices, usage, begin.cache_retention), notes)
+        charge = _charge(begin, usage, notes)
         if charge > U64_MAX:
             kind, message, usage, charge = (
                 "provider",
@@ -148,8 +148,10 @@ def _failed(
     )
 
 
-def _with_fallback(begin: BeginRecord, charge: int, notes: tuple[Note, ...]) -> int:
-    """At least the reservation where some of an answer was made at prices that are not known here."""
+def _charge(begin: BeginRecord, usage: Usage, notes: tuple[Note, ...]) -> int:
+    """By the rows of admission; the reservation at least where some of it was made at prices not known here."""
+    retention = "long" if "cache_kept_longer" in notes else begin.cache_retention
+    charge = charge_micro_usd(begin.prices, usage, retention)
     return max(charge, begin.reservation_micro_usd) if "provider_fallback" in notes else charge
 
 

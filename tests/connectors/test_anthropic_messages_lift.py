@@ -441,7 +441,7 @@ def test_without_a_count_of_input_the_usage_is_unusable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("retention", "notes"), [(None, ["provider_fallback"]), ("short", ["provider_fallback"]), ("long", [])]
+    ("retention", "notes"), [(None, ["cache_kept_longer"]), ("short", ["cache_kept_longer"]), ("long", [])]
 )
 def test_a_longer_write_than_was_asked_for_is_noted_for_its_price_is_another(retention: Any, notes: list[str]) -> None:
     split = {"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4}
@@ -525,3 +525,17 @@ def test_ids_that_are_empty_or_used_twice_are_replaced_and_noted() -> None:
     answer = lifted(begun(), called(0, "a", "look"), called(1, "a", "look"), finished("tool_use"))
     assert [call[0] for call in calls_of(answer)] == ["a", "call_fresh"]
     assert answer.notes == ["call_id_replaced"]
+
+
+def test_counts_without_a_stop_reason_are_no_final_ones_where_an_error_follows() -> None:
+    running = event("message_delta", delta={}, usage={"output_tokens": 2})
+    failed = event("error", error={"type": "overloaded_error", "message": "busy"})
+    ended = lifted(begun(), said("Hi"), running, failed).ended
+    assert ended is not None
+    assert (ended.kind, ended.usage) == ("unavailable", None)
+
+
+def test_a_document_of_very_many_blocks_is_refused_before_any_is_made() -> None:
+    ended = lifted(document(*[{}] * 5000)).ended
+    assert ended is not None
+    assert (ended.kind, "4096 blocks" in ended.message) == ("provider", True)

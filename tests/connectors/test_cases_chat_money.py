@@ -147,7 +147,7 @@ async def test_d12_the_usage_chunk_is_always_asked_for_and_without_it_the_reserv
         assert chat.body()["stream_options"] == {"include_usage": True}
         assert chat.body()["stream"] is True
         assert answer.charge == answer.reservation > 0
-        assert 'usage = "bound" of the connector' in answer.receipt["outcome"]["Failed"]["message"]
+        assert 'of the connector, usage = "bound" takes such answers' in answer.receipt["outcome"]["Failed"]["message"]
     bound = await told(chunked(said("Hi"), chunk(None, "stop"), DONE), usage="bound")
     assert (bound.word, bound.charge, bound.notes) == ("end_turn", bound.reservation, ("usage_bound",))
 

@@ -96,7 +96,7 @@ async def test_d7_written_tokens_are_charged_at_the_price_of_the_time_that_was_a
     assert total == 7_750_000
 
 
-async def test_d7_a_mix_costs_the_dearer_price_or_the_bound_where_the_longer_time_was_not_asked_for() -> None:
+async def test_d7_a_mix_costs_the_dearer_price_whichever_time_was_asked_for() -> None:
     split = {"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4}
     used = counts(11, 3, write=10, cache_creation=split)
     asked_long = await told(begun(used), said("Hi"), finished(usage=used), asked={"cache_retention": "long"})
@@ -105,7 +105,7 @@ async def test_d7_a_mix_costs_the_dearer_price_or_the_bound_where_the_longer_tim
         -(-(11 * 2_000_003 + 10 * 7_000_003 + 3 * 11_000_027) // 10**6),
     )
     unasked = await told(begun(used), said("Hi"), finished(usage=used), asked={"cache_retention": "short"})
-    assert (unasked.notes, unasked.charge) == (("provider_fallback",), unasked.reservation)
+    assert (unasked.notes, unasked.charge) == (("cache_kept_longer",), asked_long.charge)
 
 
 async def test_d9_thinking_is_inside_output_and_not_on_top_of_it() -> None:

@@ -387,3 +387,24 @@ def test_no_json_at_all_raises_and_the_answer_always_ends(chunks: list[Any]) -> 
     assert lifted(*(event({"candidates": [one]}) for one in chunks)).ended is not None
     assert lifted(*(event({"candidates": [{"content": {"parts": [one]}}]}) for one in chunks)).ended is not None
     assert lifted(json.dumps(chunks)).ended is not None
+
+
+def test_an_error_behind_the_finish_keeps_the_final_count() -> None:
+    used = {"promptTokenCount": 5, "candidatesTokenCount": 2}
+    finish = {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}], "usageMetadata": used}
+    ended = end(lifted(event(finish), event({"error": {"code": 503, "message": "gone", "status": "UNAVAILABLE"}})))
+    assert ended.kind == "unavailable"
+    assert ended.usage is not None
+    assert (ended.usage.input_tokens, ended.usage.output_tokens) == (5, 2)
+
+
+def test_what_was_counted_before_more_was_said_is_not_the_last_count() -> None:
+    used = {"promptTokenCount": 5, "candidatesTokenCount": 2}
+    finish = {"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}], "usageMetadata": used}
+    more = {"candidates": [{"content": {"parts": [{"text": "and more"}]}}]}
+    assert end(lifted(event(finish), event(more))).usage is None
+
+
+def test_very_many_signatures_fail() -> None:
+    parts = [{"text": "", "thoughtSignature": "c2ln"}] * 1025
+    assert end(lifted(event({"candidates": [{"content": {"parts": parts}}]}))).kind == "provider"

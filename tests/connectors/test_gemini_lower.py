@@ -234,7 +234,7 @@ def test_an_effort_that_the_model_has_no_place_for_is_noted(model: ModelSettings
 
 def test_an_effort_that_the_model_does_not_take_is_rejected() -> None:
     for asked, efforts in (("medium", ("low", "high")), ("max", ("low",))):
-        with pytest.raises(Rejected, match="takes no reasoning effort"):
+        with pytest.raises(Rejected, match="takes the reasoning efforts"):
             lowered(reasoning_effort=asked, model=ModelSettings(efforts=efforts))
 
 

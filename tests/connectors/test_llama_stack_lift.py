@@ -159,7 +159,7 @@ def test_pieces_of_calls_are_passed_over_also_where_they_interleave() -> None:
     ("call", "arguments"),
     [
         ({"arguments": {"a": 1}, "arguments_json": '{"a": 1.0}'}, '{"a": 1.0}'),
-        ({"arguments": {"a": "é"}}, '{"a": "é"}'), ({"arguments": '{"a":2}', "arguments_json": None}, '{"a":2}'),
+        ({"arguments": {"a": "é"}}, '{"a":"é"}'), ({"arguments": '{"a":2}', "arguments_json": None}, '{"a":2}'),
         ({"arguments": {}}, "{}"), ({"arguments": ""}, "{}"), ({"arguments": None}, "{}"), ({}, "{}"),
         ({"arguments": {"a": 1}, "arguments_json": ""}, "{}"),
     ],

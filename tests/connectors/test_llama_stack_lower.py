@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,21 @@ def test_an_earlier_turn_has_the_same_bytes_in_every_later_request(turns: Any) -
         messages = made.split(b',"sampling_params"')[0].removesuffix(b"]")
         assert messages.startswith(before)
         before = messages
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "required": [[]]},
+        {"type": "object", "required": [{}]},
+        {"type": "object", "properties": {"\ud800": {"type": "string"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "description": "\udfff"}}},
+        {"type": "object", "required": ["\ud800"]},
+        {"type": "object", "\ud800": 1},
+        {"type": "object", "$ref": "#/a\ud800"},
+    ],
+)
+def test_an_odd_schema_is_taken_or_rejected_and_nothing_else(schema: dict[str, Any]) -> None:
+    odd = v.ToolDefinition(name="look", description="", parameters_json=json.dumps(schema))
+    with suppress(Rejected):
+        json.loads(lower(build.request(tools=(odd,)), "llama").body)

@@ -109,9 +109,9 @@ def test_one_call_at_a_time_is_noted_where_the_server_cannot_be_told() -> None:
     assert body("vllm", **asked)["parallel_tool_calls"] is False
 
 
-def test_a_schema_that_cannot_be_asked_for_strictly_is_noted_where_strictness_matters() -> None:
+def test_a_schema_that_is_not_asked_for_strictly_is_noted() -> None:
     assert lowered("openai", output_schema_json=LOOSE).notes == ("schema_loosened",)
-    assert lowered("llama_stack", output_schema_json=LOOSE).notes == ()
+    assert lowered("deepseek", output_schema_json=LOOSE).notes == ("schema_loosened",)
 
 
 def test_a_server_without_tool_choice_cannot_be_made_to_call_a_tool() -> None:
@@ -262,3 +262,24 @@ def test_done_without_a_finish_reason_is_an_end_only_where_the_dialect_says_so()
     eof = lift("compatible", said, USED, done=False, done_is_an_end=True).ended
     assert eof is not None
     assert eof.kind == "unavailable", "an end of file is no [DONE]"
+
+
+ENDLESS = {"type": "reasoning.text", "text": "a", "n": float("inf")}
+
+
+def test_reasoning_that_cannot_be_said_again_is_no_state_and_breaks_nothing() -> None:
+    chunk = {"choices": [{"delta": {"reasoning_details": [ENDLESS]}}]}
+    answer = lift("openrouter", chunk, delta({"content": "4"}, "stop"), USED)
+    assert answer.ended is not None
+    assert (answer.ended.stop_reason, states_of(answer)) == ("end_turn", [])
+
+
+@pytest.mark.parametrize(
+    ("tier", "notes"), [(None, []), ("default", []), ("auto", []), ("priority", ["provider_fallback"])]
+)
+def test_a_dearer_service_than_was_asked_for_is_noted(tier: str | None, notes: list[str]) -> None:
+    assert body("openai")["service_tier"] == "default"
+    assert "service_tier" not in body("compatible")
+    said = delta({"content": "4"}, "stop") | {"service_tier": tier}
+    assert lift("openai", said, USED).notes == notes
+    assert lift("compatible", said, USED).notes == []

@@ -371,7 +371,7 @@ def test_f5_a_call_without_arguments_has_an_empty_object(arguments: Any) -> None
 
 def test_arguments_sent_as_an_object_become_its_text() -> None:
     answer = lifted(called(piece(0, "a", "look", {"at": "北"})), chunk({}, "tool_calls"), DONE)
-    assert calls_of(answer) == [("a", "look", '{"at": "北"}')]
+    assert calls_of(answer) == [("a", "look", '{"at":"北"}')]
 
 
 @pytest.mark.parametrize(
@@ -656,3 +656,31 @@ def test_a_body_that_is_no_chat_completion_asks_whether_base_url_is_right(body: 
 def test_a_body_without_an_event_that_may_have_been_a_stream_is_unavailable(body: str) -> None:
     assert end(lifted(body)).kind == "unavailable"
     assert end(lifted(*(body.encode()[at : at + 1] for at in range(len(body.encode()))))).kind == "unavailable"
+
+
+def test_what_was_counted_before_more_was_said_is_not_the_last_count() -> None:
+    answer = lifted(said("x"), chunk({}, "stop", usage=USED), said("and more"), DONE)
+    assert (end(answer).stop_reason, end(answer).usage) == ("end_turn", None)
+    answer = lifted(said("x"), chunk({}, "stop", usage=USED), said("and more"), chunk(usage=USED), DONE)
+    assert end(answer).usage == used(11, 3)
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+def test_one_piece_of_json_with_very_many_values_is_refused_before_it_is_built(is_document: bool) -> None:
+    body = '{"x":[' + ",".join(["[]"] * 200_000) + "]}"
+    answer = lifted(body if is_document else f"data: {body}\n\n", document_bytes_max=10_000_000)
+    assert (end(answer).kind, "131072 values" in end(answer).message) == ("result_size", True)
+
+
+def test_a_long_text_of_commas_and_brackets_is_only_a_text() -> None:
+    text = "[1, {2}, " * 50_000
+    answer = lifted(said(text), chunk({}, "stop"), DONE, document_bytes_max=10_000_000)
+    assert text_of(answer) == text
+
+
+def test_arguments_that_are_an_object_nested_as_deeply_as_can_be_read_break_the_call_and_nothing_else() -> None:
+    for levels in range(960, 1000, 1):
+        deep = "[" * levels + "]" * levels
+        calls = f'[{{"index":0,"id":"a","function":{{"name":"look","arguments":{{"a":{deep}}}}}}}]'
+        answer = lifted(f'data: {{"choices":[{{"delta":{{"tool_calls":{calls}}}}}]}}\n\n', chunk({}, "stop"), DONE)
+        assert end(answer).kind == "provider"

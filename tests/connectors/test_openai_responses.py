@@ -182,7 +182,7 @@ def test_what_is_not_said_is_openai_with_a_model_that_does_not_reason() -> None:
 
 async def test_every_switch_and_every_word_of_a_model_reaches_the_body() -> None:
     made = config(
-        AT_HOME + '\noutput_schema = "reject"\nsend_include = false\n'
+        AT_HOME + '\noutput_schema = "refused"\nsend_include = false\n'
         "send_tool_choice = false\nsend_parallel_tool_calls = false\nsend_strict = false\n",
         'efforts = ["low", "high"]\ncache = "free"',
     )

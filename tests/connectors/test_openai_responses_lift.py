@@ -231,7 +231,7 @@ def test_the_done_items_arguments_are_the_whole_string() -> None:
 
 
 def test_arguments_that_came_as_an_object_are_written_as_its_text() -> None:
-    assert calls_of(lifted(done(call({"a": "ü"})), completed())) == [("c1", "look", '{"a": "ü"}')]
+    assert calls_of(lifted(done(call({"a": "ü"})), completed())) == [("c1", "look", '{"a":"ü"}')]
 
 
 def test_a_call_that_is_done_twice_is_made_once() -> None:
@@ -339,6 +339,17 @@ def test_the_status_of_the_response_decides_over_the_events_name() -> None:
     answer = lifted(event("response.completed", response={"status": "failed", "error": {"code": "server_error"}}))
     assert end(answer).kind == "unavailable"
     assert end(lifted(event("response.completed", response={"status": "odd", "usage": USED}))).stop_reason == "end_turn"
+    for status in ("cancelled", "in_progress", "queued"):
+        ended = end(lifted(event("response.completed", response={"status": status, "usage": USED})))
+        assert (ended.kind, ended.usage) == ("provider", None)
+
+
+def test_where_the_status_and_the_event_differ_the_worse_is_believed() -> None:
+    cut = {"status": "completed", "usage": USED, "incomplete_details": {"reason": "max_output_tokens"}}
+    for name in ("response.incomplete", "response.completed"):
+        assert end(lifted(event(name, response=cut))).stop_reason == "max_output_tokens"
+    failed = {"status": "completed", "error": {"code": "server_error"}}
+    assert end(lifted(event("response.failed", response=failed))).kind == "unavailable"
 
 
 def test_an_error_in_a_response_that_calls_itself_completed_is_a_failure() -> None:

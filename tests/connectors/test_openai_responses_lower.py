@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kit import build
 from kit.responses_events import added, call, completed, done, lifted, message, said
 
+from sidecar.connectors.lowering import call_id
 from sidecar.connectors.openai_responses_lower import OUTPUT_CHARACTERS_MAX, Dialect, lower
 from sidecar.connectors.openai_responses_states import phase_in, reasoning_in, state_of_phase, state_of_reasoning
 from sidecar.connectors.promise import Lowered, Rejected
@@ -248,7 +249,7 @@ def test_i9_an_output_schema_goes_out_byte_for_byte_and_strictly_where_it_may(
 
 def test_a_server_that_ignores_schemas_is_not_asked_to_keep_one() -> None:
     with pytest.raises(Rejected, match="schema"):
-        body(output_schema_json=CLOSED, dialect=Dialect(dialect="compatible", output_schema="reject"))
+        body(output_schema_json=CLOSED, dialect=Dialect(dialect="compatible", output_schema="refused"))
 
 
 # --- items ------------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def test_a_call_id_from_elsewhere_is_mapped_alike_in_call_and_result() -> None:
     _, call_item, result_item = body(build.text(), build.call(odd), build.result(odd))["input"]
     assert call_item["call_id"] == result_item["call_id"]
     assert len(call_item["call_id"]) == 42
-    assert lowered(build.text(), build.call(odd), build.result(odd)).call_ids == {odd}
+    assert lowered(build.text(), build.call(odd), build.result(odd)).call_ids == {odd, call_id(odd)}
 
 
 @pytest.mark.parametrize(

@@ -230,3 +230,24 @@ def test_a_request_that_no_frame_can_carry_is_rejected() -> None:
     assert lower(build.request(instructions="y" * room), "tiny").body
     with pytest.raises(Rejected, match="16777215"):
         lower(build.request(instructions="y" * (room + 1)), "tiny")
+
+
+CALLED = {"ToolCall": {"call_id": "c1", "name": "look", "arguments": "{}"}}
+
+
+def stopped(reason: str) -> bytes:
+    used = {"input_tokens": 1, "cache_read_tokens": 0, "cache_write_tokens": 0, "output_tokens": 1}
+    return outcome({"Completed": {"stop_reason": reason, "usage": used}})
+
+
+def test_f8_a_turn_with_a_call_that_ends_plainly_stopped_for_the_call() -> None:
+    answer, _ = lifted(event(CALLED), stopped("end_turn"))
+    assert answer.ended is not None
+    assert answer.ended.stop_reason == "tool_use"
+
+
+def test_a_turn_that_stopped_for_a_call_and_made_none_is_a_failure() -> None:
+    answer, lift = lifted(text("Hi"), stopped("tool_use"))
+    assert answer.ended is not None
+    assert (answer.ended.kind, answer.ended.usage) == ("provider", None)
+    assert lift.broke
