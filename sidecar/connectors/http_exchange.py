@@ -13,6 +13,7 @@ Source: CONTRACT sections 5 and 6; WIRE sections 1, 7 and 8.
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -40,6 +41,7 @@ from sidecar.connectors.promise import Answer
 from sidecar.contract.values import NOTHING_USED, FailureKind
 
 ERROR_BODY_BYTES_MAX: Final = 65_536
+_NOT_THERE: Final = re.compile(r"(?:file |page |route )?(?:not found|method not allowed)\W*", re.IGNORECASE)
 _WRONG_PATH_STATUSES: Final = frozenset({404, 405})
 _NO_TLS_REASONS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})  # by OpenSSL's age
 _CONNECTED: Final = "connect_tcp.complete"
@@ -188,7 +190,7 @@ async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer:
 def status_failure(status: int, headers: Mapping[str, str], body: bytes, outgoing: Outgoing) -> tuple[FailureKind, str]:
     """The kind and the message for a person that a status other than 200 and what came with it make."""
     if 300 <= status < 400:
-        return "provider", f"HTTP {status}: a redirect, which is never followed"
+        return "provider", f"HTTP {status}: a redirect, which is never followed: is base_url right?"
     error = error_of(body)
     kind = kind_of(error, status) if error is not None else kind_of_status(status)
     said = words_of(error) if error is not None else ""
@@ -196,6 +198,9 @@ def status_failure(status: int, headers: Mapping[str, str], body: bytes, outgoin
         said = f"HTTP {status} with {'an empty' if not body else 'a non-JSON' if error is None else 'an unknown'} body"
         if error is None and status in _WRONG_PATH_STATUSES:
             said += f" for a POST to {urlsplit(outgoing.url).path}: is base_url right?"
+    elif status in _WRONG_PATH_STATUSES and not outgoing.absent and _NOT_THERE.fullmatch(said):
+        path = urlsplit(outgoing.url).path
+        said = f"{said:.512} (a POST to {path}: are base_url and the model's upstream right?)"
     message = clean_message(said, outgoing.secret)
     if outgoing.absent and status in _WRONG_PATH_STATUSES:
         message = f"{message:.512} ({outgoing.absent})"

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import structs
 
-from sidecar.config.keys import ConfigFaults, Key, KindKeys, path_from
+from sidecar.config.keys import Complaint, ConfigFaults, Key, KindKeys, path_from
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import anthropic_messages, gemini, llama_stack, openai_chat, openai_responses, process_config
 from sidecar.connectors.kind import Kind
@@ -27,7 +27,13 @@ def _scripted(config: ConnectorConfig, secret: Secret | None) -> Connector:
     try:
         return Scripted(read_script(script) if script else ())
     except ConfigFaults as faults:
-        raise ConfigFaults([structs.replace(one, path=f"script: {one.path}") for one in faults.complaints]) from None
+        raise ConfigFaults([_in_script(script, one) for one in faults.complaints]) from None
+
+
+def _in_script(script: Path, fault: Complaint) -> Complaint:
+    """A fault of the script, whose line is none of the configuration's."""
+    place = script.name if fault.line is None else f"{script.name}, line {fault.line}"
+    return structs.replace(fault, path=f"script: {place}: {fault.path}", line=None)
 
 
 KINDS: Final[Mapping[str, Kind]] = {

@@ -15,6 +15,8 @@ from typing import Final, NoReturn
 
 from sidecar.contract.ids import is_id
 
+_NAME_CHARACTERS_MAX: Final = 64
+_KEYS_BEGIN: Final = ("sk-", "sk_", "AIza", "gsk_", "xai-")  # of keys that are often pasted
 _CREDENTIAL_BYTES_MAX: Final = 65_536
 
 
@@ -52,10 +54,19 @@ def load(*, name: str | None, file: Path | None, env: str | None, environ: Mappi
     if file is not None:
         return _checked(str(file), _read(file, check_mode=True))
     assert name is not None, "a credential is named by nothing"
+    if _is_rather_a_key(name):
+        raise CredentialFault(
+            f"a text of {len(name)} characters stands there: the name of a credential is wanted, never the key itself"
+        )
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
         raise CredentialFault(f"{name}: $CREDENTIALS_DIRECTORY is not set, so there is no credential of this name")
     return _checked(name, _read(Path(directory) / name, check_mode=False))
+
+
+def _is_rather_a_key(name: str) -> bool:
+    """Whether a key was pasted in place of a name; then it is not said again."""
+    return len(name) > _NAME_CHARACTERS_MAX or name.startswith(_KEYS_BEGIN)
 
 
 def _read(path: Path, *, check_mode: bool) -> str:

@@ -217,12 +217,14 @@ class _Carried:
 
     def _log_end(self) -> None:
         begin, record, log = self._admitted.begin, self._record, self._carrier.log
-        tell = log.warning if "over_run" in record.notes else log.info
+        is_for_a_person = "over_run" in record.notes or record.outcome == "authentication"
+        tell = log.warning if is_for_a_person else log.info
         tell(
             "completed",
             caller=begin.caller_runtime_id,
             request=begin.request_id,
             model=begin.model,
+            connector=begin.provider,
             outcome=record.outcome,
             charge_micro_usd=record.charge_micro_usd,
             reserved_micro_usd=begin.reservation_micro_usd,

@@ -120,7 +120,7 @@ def test_what_only_building_a_connector_finds_is_found(tmp_path: Path, capsys: p
     assert missing.endswith("No such file or directory")
     (tmp_path / "script.toml").write_text("[[rule]]\ntxet = 'a'\n")
     [misspelt] = complaints(path, capsys)
-    assert 'connector "rehearsal".script: rule[0].txet: unknown key (did you mean text?)' in misspelt
+    assert 'connector "rehearsal".script: script.toml, line 2: rule[0].txet: unknown key' in misspelt
 
 
 def test_a_program_that_is_not_there_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

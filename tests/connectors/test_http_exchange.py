@@ -18,7 +18,14 @@ import trio
 import trio.testing
 from kit.stub_http import Reply, StubProvider, chunked, head, stub_provider, whole
 
-from sidecar.connectors.http_exchange import ERROR_BODY_BYTES_MAX, ExchangeFault, Outgoing, new_client, post
+from sidecar.connectors.http_exchange import (
+    ERROR_BODY_BYTES_MAX,
+    ExchangeFault,
+    Outgoing,
+    new_client,
+    post,
+    status_failure,
+)
 from sidecar.connectors.promise import Answer, Ended
 from sidecar.contract.values import NOTHING_USED
 
@@ -528,3 +535,12 @@ async def test_i1_cancelled_it_drops_the_connection_and_lets_the_cancellation_pa
         await cancel_once_it_waits(client, stub, answer)
     assert answer.sent
     assert answer.ended is None
+
+
+@pytest.mark.parametrize(("status", "said"), [(404, "File Not Found"), (404, "Not Found"), (405, "Method Not Allowed")])
+async def test_a_path_is_named_where_the_provider_only_says_that_it_is_not_there(status: int, said: str) -> None:
+    outgoing = Outgoing(url="http://h/v1/models/chat/completions", headers={}, body=b"{}", secret=None)
+    body = json.dumps({"error": {"message": said}}).encode()
+    kind, message = status_failure(status, {}, body, outgoing)
+    assert kind == "invalid_request"
+    assert message == f"{said} (a POST to /v1/models/chat/completions: are base_url and the model's upstream right?)"

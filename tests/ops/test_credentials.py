@@ -101,3 +101,11 @@ def test_a_secret_shows_its_name_alone() -> None:
 def test_a_secret_can_be_neither_pickled_nor_copied(take_apart: object) -> None:
     with pytest.raises(TypeError, match="<secret openai-key> can't be pickled"):
         take_apart(Secret("openai-key", KEY))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("pasted", ["sk-proj-abcdef", "AIzaSyabcdef", "x" * 65])
+def test_a_key_that_was_pasted_in_place_of_a_name_is_not_said_again(pasted: str) -> None:
+    for environ in ({}, {"CREDENTIALS_DIRECTORY": "/nowhere"}):
+        with pytest.raises(CredentialFault) as fault:
+            load(name=pasted, file=None, env=None, environ=environ)
+        assert pasted not in str(fault.value)
