@@ -19,7 +19,7 @@ from sidecar.connectors.anthropic_messages_lift import Lift
 from sidecar.connectors.anthropic_messages_lower import Dialect
 from sidecar.connectors.anthropic_messages_models import MODEL_KEYS, Model, model_faults
 from sidecar.connectors.body_lift import BodyLift, Clean
-from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected, joined_url
+from sidecar.connectors.http_connector import Api, HttpConnector, built, joined_url
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.promise import Answer, Lowered
 from sidecar.contract.values import ProviderRequest
@@ -96,20 +96,13 @@ def _keys(folder: Path) -> tuple[Key, ...]:
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> HttpConnector:
-    assert config.base_url is not None
     settings = dict(config.settings)
     version, auth = settings.pop("version"), settings.pop("auth")
-    return connected(
-        api(
-            base_url=config.base_url,
-            secret=secret.reveal() if secret else None,
-            version=version,
-            auth=auth,
-            dialect=Dialect(**settings),
-        ),
-        Bounds(response_bytes_max=config.response_bytes_max, body_bytes_max=config.body_bytes_max),
-        base_url=config.base_url,
-        idle_connections_max=config.concurrent_requests_max,
+    dialect = Dialect(**settings)
+    return built(
+        config,
+        secret,
+        lambda base_url, key: api(base_url=base_url, secret=key, version=version, auth=auth, dialect=dialect),
     )
 
 

@@ -8,7 +8,6 @@ a 400, is Rejected before anything is sent. Source: WIRE sections 4.2 to 4.8.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -18,7 +17,13 @@ from msgspec import Struct
 from sidecar.connectors.anthropic_messages_blocks import Block, Message, mark, mark_messages, messages_of
 from sidecar.connectors.anthropic_messages_models import BUDGET_TOKENS, BUDGET_TOKENS_MIN, Model
 from sidecar.connectors.anthropic_messages_schema import why_refused
-from sidecar.connectors.lowering import as_it_stands, call_ids, tool_name
+from sidecar.connectors.lowering import (
+    as_it_stands,
+    call_ids,
+    parameters_of,
+    parsed,
+    tool_name,
+)
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.contract.values import Note, ProviderRequest, ToolDefinition
 
@@ -96,8 +101,7 @@ def _before_messages(request: ProviderRequest) -> dict[str, Any]:
 
 
 def _tool(tool: ToolDefinition) -> Block:
-    if json.loads(tool.parameters_json, parse_int=str).get("type") != "object":
-        raise Rejected(f"the parameters of tool {tool.name:.80} are no schema of type object")
+    parameters_of(tool)
     described = {"description": tool.description} if tool.description.strip() else {}
     return {
         "name": tool_name(tool.name),
@@ -159,9 +163,7 @@ def _output_config(request: ProviderRequest, dialect: Dialect, effort: str | Non
     if request.output_schema_json is not None:
         if dialect.output_schema == "refused":
             raise Rejected("this server holds no answer to a schema")
-        if dialect.output_schema == "checked" and (
-            why := why_refused(json.loads(request.output_schema_json, parse_int=str))
-        ):
+        if dialect.output_schema == "checked" and (why := why_refused(parsed(request.output_schema_json))):
             raise Rejected(f"the output schema is none that this API takes: {why}")
         members["format"] = {"type": "json_schema", "schema": as_it_stands(request.output_schema_json)}
     return {"output_config": members} if members else {}

@@ -18,7 +18,7 @@ from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import gemini_lower
 from sidecar.connectors.gemini_lift import Lift
 from sidecar.connectors.gemini_lower import BUDGETS, LEVELS, ModelSettings
-from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected
+from sidecar.connectors.http_connector import Api, HttpConnector, built
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.promise import Lowered
 from sidecar.contract.values import ProviderRequest
@@ -72,13 +72,7 @@ def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Ite
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> HttpConnector:
-    assert config.base_url is not None
-    return connected(
-        api(base_url=config.base_url, secret=secret.reveal() if secret else None),
-        Bounds(response_bytes_max=config.response_bytes_max, body_bytes_max=config.body_bytes_max),
-        base_url=config.base_url,
-        idle_connections_max=config.concurrent_requests_max,
-    )
+    return built(config, secret, lambda base_url, key: api(base_url=base_url, secret=key))
 
 
 KIND: Final = Kind(

@@ -8,7 +8,6 @@ field is noted. Source: WIRE sections 1.2, 6.1 and 6.3.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from itertools import groupby
@@ -20,7 +19,15 @@ from msgspec import Struct
 from sidecar.connectors import gemini_signatures
 from sidecar.connectors.gemini_schema import is_held
 from sidecar.connectors.gemini_signatures import FILLER, Signature
-from sidecar.connectors.lowering import as_it_stands, call_id, call_ids, checked_arguments, fitting_effort
+from sidecar.connectors.lowering import (
+    as_it_stands,
+    call_id,
+    call_ids,
+    checked_arguments,
+    fitting_effort,
+    parameters_of,
+    parsed,
+)
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.contract.values import (
     AssistantText,
@@ -88,7 +95,7 @@ def _generation(request: ProviderRequest, model: ModelSettings, notes: list[Note
     if request.output_schema_json is not None:
         made["responseMimeType"] = "application/json"
         made["responseJsonSchema"] = as_it_stands(request.output_schema_json)
-        if not is_held(json.loads(request.output_schema_json, parse_int=str)):
+        if not is_held(parsed(request.output_schema_json)):
             notes.append("schema_loosened")
     return made
 
@@ -105,8 +112,7 @@ def _thinking(effort: str, model: ModelSettings) -> dict[str, Any] | None:
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    if json.loads(tool.parameters_json, parse_int=str).get("type") != "object":
-        raise Rejected(f"the parameters of tool {tool.name:.80} are no schema of type object")
+    parameters_of(tool)
     return {
         "name": _tool_name(tool.name),
         "description": tool.description,

@@ -17,12 +17,14 @@ import httpx2
 import trio
 from msgspec import Struct
 
+from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors.body_lift import BodyLift, Clean
 from sidecar.connectors.http_exchange import ExchangeFault, Outgoing, new_client, post
 from sidecar.connectors.messages import clean_message
 from sidecar.connectors.pace import Clock, Pace
 from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered
 from sidecar.contract.values import ProviderRequest
+from sidecar.ops.credentials import Secret
 
 _DOCUMENT_MARGIN_BYTES: Final = 1 << 20
 _SLICE_BYTES: Final = 2048  # so much of a body can hold no more events or lines than a turn has time for
@@ -134,9 +136,19 @@ async def _feed(lift: BodyLift, piece: bytes, pace: Pace) -> None:
         await pace.rest()
 
 
-def connected(api: Api, bounds: Bounds, *, base_url: str, idle_connections_max: int) -> HttpConnector:
-    """A connector with a client of its own."""
-    return HttpConnector(new_client(base_url, idle_connections_max=idle_connections_max), api, bounds)
+def built(config: ConnectorConfig, secret: Secret | None, api: Callable[[str, str | None], Api]) -> HttpConnector:
+    """A connector as its configuration says, with a client of its own; `api` is given the base URL and the secret."""
+    assert config.base_url is not None, "a kind that wants a base URL is not built without"
+    return HttpConnector(
+        new_client(config.base_url, idle_connections_max=config.concurrent_requests_max),
+        api(config.base_url, secret.reveal() if secret else None),
+        Bounds(response_bytes_max=config.response_bytes_max, body_bytes_max=config.body_bytes_max),
+    )
+
+
+def bearer(secret: str | None) -> dict[str, str]:
+    """The header of a credential; none where there is none, and never an empty one."""
+    return {} if secret is None else {"authorization": f"Bearer {secret}"}
 
 
 def joined_url(base_url: str, path: str, *, version: str = "/v1") -> str:

@@ -27,7 +27,7 @@ from msgspec import Struct
 from sidecar.config.keys import Fault, Key, KindKeys, choice, list_of
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import llama_stack_lower, openai_chat_lower
-from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected
+from sidecar.connectors.http_connector import Api, HttpConnector, bearer, built
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.llama_stack_lift import Lift, OpenAILift
 from sidecar.connectors.openai_chat_dialects import DIALECTS
@@ -101,7 +101,7 @@ def api(*, base_url: str, secret: str | None, route: str, takes_estimates: bool 
 
     return Api(
         endpoint=lambda _: url,
-        headers={} if secret is None else {"authorization": f"Bearer {secret}"},
+        headers=bearer(secret),
         secret=secret,
         lower=lower,
         lift=lift,
@@ -125,17 +125,11 @@ def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Ite
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> HttpConnector:
-    assert config.base_url is not None
-    return connected(
-        api(
-            base_url=config.base_url,
-            secret=secret.reveal() if secret else None,
-            route=config.settings["route"],
-            takes_estimates=config.usage == "estimate",
-        ),
-        Bounds(response_bytes_max=config.response_bytes_max, body_bytes_max=config.body_bytes_max),
-        base_url=config.base_url,
-        idle_connections_max=config.concurrent_requests_max,
+    route, takes_estimates = config.settings["route"], config.usage == "estimate"
+    return built(
+        config,
+        secret,
+        lambda base_url, key: api(base_url=base_url, secret=key, route=route, takes_estimates=takes_estimates),
     )
 
 

@@ -7,6 +7,7 @@ the same bytes in every later request. Source: WIRE section 1.2.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from itertools import groupby
 from typing import Any, Final
@@ -15,7 +16,7 @@ import msgspec
 
 from sidecar.connectors.promise import Rejected
 from sidecar.contract.json_text import NotJsonObject, check_object
-from sidecar.contract.values import AssistantText, InputItem, ReasoningState, ToolCall
+from sidecar.contract.values import AssistantText, InputItem, ReasoningState, ToolCall, ToolDefinition
 
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -63,6 +64,20 @@ def checked_arguments(call: ToolCall) -> str:
     except NotJsonObject as wrong:
         raise Rejected(f"the arguments of tool call {call.call_id:.80} are no JSON object: {wrong}") from None
     return arguments
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """A schema that a caller wrote, which admission has held to be a JSON object; its integers may be of any length."""
+    schema: dict[str, Any] = json.loads(text, parse_int=str)
+    return schema
+
+
+def parameters_of(tool: ToolDefinition) -> dict[str, Any]:
+    """The schema of a tool's parameters, which is one of type object. Raises Rejected."""
+    schema = parsed(tool.parameters_json)
+    if schema.get("type") != "object":
+        raise Rejected(f"the parameters of tool {tool.name:.80} are no schema of type object")
+    return schema
 
 
 def as_it_stands(text: str) -> msgspec.Raw:

@@ -15,7 +15,7 @@ from sidecar.config.keys import Fault, Key, KindKeys, an_id, choice, flag, list_
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import openai_chat_lower
 from sidecar.connectors.body_lift import Clean
-from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected, joined_url
+from sidecar.connectors.http_connector import Api, HttpConnector, built, joined_url
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.lowering import EFFORTS
 from sidecar.connectors.openai_chat_dialects import DIALECTS, Dialect, choices_of
@@ -86,17 +86,8 @@ _MODEL_KEYS: Final = (
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> HttpConnector:
-    assert config.base_url is not None
-    return connected(
-        api(
-            base_url=config.base_url,
-            secret=secret.reveal() if secret else None,
-            dialect=_dialect(config.settings),
-        ),
-        Bounds(response_bytes_max=config.response_bytes_max, body_bytes_max=config.body_bytes_max),
-        base_url=config.base_url,
-        idle_connections_max=config.concurrent_requests_max,
-    )
+    dialect = _dialect(config.settings)
+    return built(config, secret, lambda base_url, key: api(base_url=base_url, secret=key, dialect=dialect))
 
 
 KIND: Final = Kind(

@@ -8,7 +8,6 @@ noted. Source: WIRE sections 1.2, 2.7, 3.1 and 3.3.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -22,6 +21,8 @@ from sidecar.connectors.lowering import (
     call_ids,
     checked_arguments,
     fitting_effort,
+    parameters_of,
+    parsed,
     tool_name,
     turns,
 )
@@ -130,7 +131,7 @@ def _cache_members(
 def _schema(text: str, dialect: Dialect, notes: list[Note]) -> dict[str, Any]:
     """Strict where its rules hold for the schema as it stands; else the provider does its best, as by default."""
     schema = {"name": "answer", "schema": as_it_stands(text)}
-    if dialect.send_strict and is_strict(json.loads(text, parse_int=str)):
+    if dialect.send_strict and is_strict(parsed(text)):
         return {**schema, "strict": True}
     notes.append("schema_loosened")
     return schema
@@ -152,8 +153,7 @@ def _tool_members(request: ProviderRequest, dialect: Dialect, notes: list[Note])
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:
-    if json.loads(tool.parameters_json, parse_int=str).get("type") != "object":
-        raise Rejected(f"the parameters of tool {tool.name:.80} are no schema of type object")
+    parameters_of(tool)
     return {
         "type": "function",
         "function": {

@@ -15,7 +15,7 @@ from sidecar.config.keys import Fault, Key, KindKeys, choice, flag, list_of
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import openai_responses_lower
 from sidecar.connectors.body_lift import BodyLift, Clean
-from sidecar.connectors.http_connector import Api, Bounds, HttpConnector, connected, joined_url
+from sidecar.connectors.http_connector import Api, HttpConnector, bearer, built, joined_url
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.lowering import EFFORTS
 from sidecar.connectors.openai_responses_lift import Lift
@@ -44,7 +44,7 @@ def api(*, base_url: str, secret: str | None, dialect: Dialect) -> Api:
 
     return Api(
         endpoint=lambda _: url,
-        headers={} if secret is None else {"authorization": f"Bearer {secret}"},
+        headers=bearer(secret),
         secret=secret,
         lower=lower,
         lift=lift,
@@ -74,17 +74,8 @@ def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Ite
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> HttpConnector:
-    assert config.base_url is not None
-    return connected(
-        api(
-            base_url=config.base_url,
-            secret=secret.reveal() if secret else None,
-            dialect=Dialect(**config.settings),
-        ),
-        Bounds(response_bytes_max=config.response_bytes_max, body_bytes_max=config.body_bytes_max),
-        base_url=config.base_url,
-        idle_connections_max=config.concurrent_requests_max,
-    )
+    dialect = Dialect(**config.settings)
+    return built(config, secret, lambda base_url, key: api(base_url=base_url, secret=key, dialect=dialect))
 
 
 KIND: Final = Kind(

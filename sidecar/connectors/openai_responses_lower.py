@@ -9,7 +9,6 @@ place for is noted. Source: WIRE sections 1.2 and 2.1 to 2.7.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -22,6 +21,8 @@ from sidecar.connectors.lowering import (
     call_ids,
     checked_arguments,
     fitting_effort,
+    parameters_of,
+    parsed,
     tool_name,
     turns,
 )
@@ -135,9 +136,7 @@ def _tool_members(request: ProviderRequest, dialect: Dialect, notes: list[Note])
 
 def _tool(tool: ToolDefinition, dialect: Dialect) -> dict[str, Any]:
     """`strict` is always said: left out, this API makes a schema strict by itself where it can."""
-    schema = json.loads(tool.parameters_json, parse_int=str)
-    if schema.get("type") != "object":
-        raise Rejected(f"the parameters of tool {tool.name:.80} are no schema of type object")
+    schema = parameters_of(tool)
     made = {
         "type": "function",
         "name": tool_name(tool.name),
@@ -151,7 +150,7 @@ def _format(text: str, dialect: Dialect, notes: list[Note]) -> dict[str, Any]:
     """Strict where its rules hold for the schema as it stands; else the provider does its best, which is noted."""
     if dialect.output_schema == "refused":
         raise Rejected("this server does not hold its answer to a schema")
-    strict = dialect.send_strict and is_strict(json.loads(text, parse_int=str))
+    strict = dialect.send_strict and is_strict(parsed(text))
     if not strict:
         notes.append("schema_loosened")
     made = {"type": "json_schema", "name": "answer", "schema": as_it_stands(text)}
