@@ -114,6 +114,13 @@ async def test_a_child_has_its_own_environment_session_and_three_descriptors(tmp
     ]  # fmt: skip
 
 
+async def test_a_child_that_says_its_credential_is_not_heard_saying_it() -> None:
+    plan = structs.replace(plan_of("environment"), environment={"SIDECAR_CREDENTIAL": "sk-canary-0123456789"})
+    async with process("environment", plan=plan, secret="sk-canary-0123456789") as connector:
+        said = text_of(await asked(connector)).splitlines()
+    assert "SIDECAR_CREDENTIAL=<credential>" in said
+
+
 async def test_a_child_gets_its_states_back_as_it_gave_them() -> None:
     async with process("state") as connector:
         first = await asked(connector)
