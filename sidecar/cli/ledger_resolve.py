@@ -60,34 +60,31 @@ def resolve(directory: Path, verdict: Verdict) -> int:
 
     def settle() -> None:
         nonlocal code
-        with Stops():  # a stop waits until it is known whether the record is on disk
-            code = _resolved(directory, verdict)
+        with Stops() as stops:
+            code = _resolved(directory, verdict, stops)
 
     return told("resolve", directory, settle) or code
 
 
-def _resolved(directory: Path, verdict: Verdict) -> int:
-    reading = Reading(directory)
-    states = [
-        request.state
-        for request in requests_of(reading)
-        if (request.caller, request.begun.members["request_id"]) == (verdict.caller, verdict.request_id)
-    ]
-    if states != ["indeterminate"]:
-        known = f"it is {states[0]}" if states else "there is none on record"
-        _say(f"{_named(verdict)} is not indeterminate: {known}")
-        return os.EX_UNAVAILABLE
-    owner = directory.stat().st_uid
-    if os.geteuid() != owner:
-        _say(f"the ledger belongs to uid {owner}: run this as that user, or its daemon could not read the record")
-        return os.EX_NOPERM
+def _resolved(directory: Path, verdict: Verdict, stops: Stops) -> int:
+    """A stop ends it while it reads; then it waits until it is known that the record is on disk."""
     try:
-        ledger = Ledger.open(
-            directory,
-            segment_bytes=reading.segment_bytes,
-            frame_bytes_max=reading.segment_bytes // 4 - RECORD_MARGIN_BYTES,
-            requests_in_flight_max=1,
-        )
+        with stops.raising():
+            reading = Reading(directory)
+            if (why := _why_not(reading, verdict)) is not None:
+                _say(why)
+                return os.EX_UNAVAILABLE
+            if os.geteuid() != (owner := directory.stat().st_uid):
+                _say(
+                    f"the ledger belongs to uid {owner}: run this as that user, or its daemon could not read the record"
+                )
+                return os.EX_NOPERM
+            ledger = Ledger.open(
+                directory,
+                segment_bytes=reading.segment_bytes,
+                frame_bytes_max=reading.segment_bytes // 4 - RECORD_MARGIN_BYTES,
+                requests_in_flight_max=1,
+            )
         return trio.run(_settle, ledger, verdict)
     except LedgerHeld as held:
         _say(f"{held}: stop it first")
@@ -95,6 +92,19 @@ def _resolved(directory: Path, verdict: Verdict) -> int:
     except LedgerUnavailable as fault:
         _say(f"not settled, as far as is known: {fault}")
         return os.EX_IOERR
+
+
+def _why_not(reading: Reading, verdict: Verdict) -> str | None:
+    """Why there is nothing to settle; a look before anything is written."""
+    states = [
+        request.state
+        for request in requests_of(reading)
+        if (request.caller, request.begun.members["request_id"]) == (verdict.caller, verdict.request_id)
+    ]
+    if states == ["indeterminate"]:
+        return None
+    known = f"it is {states[0]}" if states else "there is none on record"
+    return f"{_named(verdict)} is not indeterminate: {known}"
 
 
 async def _settle(ledger: Ledger, verdict: Verdict) -> int:

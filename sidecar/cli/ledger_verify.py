@@ -13,7 +13,7 @@ from typing import Any
 from sidecar.cli.ledger_reading import Progress, help_of, told
 from sidecar.cli.output import line_out, say, write_out
 from sidecar.cli.receipt import dollars
-from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.faults import RESTORE, LedgerDamaged
 from sidecar.ledger.second_reading import NoLedger, Reading, Tail
 
 
@@ -29,7 +29,7 @@ def verify(directory: Path, *, as_json: bool) -> int:
             _read(reading)
         except LedgerDamaged as damage:
             damaged.append(damage)
-        write_out("".join(f"{line}\n" for line in _lines(reading, directory, is_sound=not damaged)))
+        write_out("".join(f"{line}\n" for line in _lines(reading, directory, damaged[0] if damaged else None)))
         for tail in reading.tails:
             say(f"sidecar ledger verify: note: {_of_tail(tail)}")
         if damaged:
@@ -48,7 +48,7 @@ def _read(reading: Reading) -> None:
         progress.over()
 
 
-def _lines(reading: Reading, directory: Path, *, is_sound: bool) -> list[str]:
+def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> list[str]:
     open_count = len(reading.open)
     running = f" ({reading.may_run} of them may be running)" if reading.may_run else ""
     held = reading.held_micro_usd
@@ -61,7 +61,9 @@ def _lines(reading: Reading, directory: Path, *, is_sound: bool) -> list[str]:
         ("closed", "by a clean exit" if reading.closed and reading.segment else "no: in use, or ended by a crash"),
         ("chain head", f"{reading.head.hex()}, after batch {reading.batch}"),
     )
-    verdict = "sound" if is_sound else "damaged; up to that place:"
+    verdict = "sound"
+    if damage is not None:
+        verdict = f"{'damaged' if damage.advice == RESTORE else 'of another version'}; up to that place:"
     return [f"{directory}: {verdict}", *(f"{name + ':':<12}{what}" for name, what in rows)]
 
 

@@ -174,7 +174,8 @@ Check = Callable[[Any], bool]
 
 
 def _whole(bits: int) -> Check:
-    return lambda value: type(value) is int and 0 <= value < 1 << bits
+    bound = 1 << bits
+    return lambda value: type(value) is int and 0 <= value < bound
 
 
 def _of(kind: type) -> Check:
@@ -186,12 +187,10 @@ def _word(words: tuple[str, ...]) -> Check:
 
 
 def _is_digest(value: Any) -> bool:
-    return (
-        type(value) is list
-        and len(value) == 32
-        and set(map(type, value)) == {int}
-        and 0 <= min(value) <= max(value) < 256
-    )
+    try:
+        return type(value) is list and len(bytes(value)) == 32 and set(map(type, value)) == {int}
+    except (ValueError, TypeError):
+        return False
 
 
 def _each(check: Check) -> Check:
@@ -211,10 +210,13 @@ class Shape(Struct, frozen=True):
         for name, check in self.needed.items():
             if name not in value or not check(value[name]):
                 return f"a fit {name}"
-        for name in value:
-            check_optional = self.optional.get(name)
-            if name not in self.needed and (check_optional is None or not check_optional(value[name])):
-                return f"no such {name}" if check_optional is None else f"a fit {name}"
+        if len(value) > len(self.needed):
+            for name in value.keys() - self.needed.keys():
+                check_optional = self.optional.get(name)
+                if check_optional is None:
+                    return f"no such {name}"
+                if not check_optional(value[name]):
+                    return f"a fit {name}"
         return None
 
     def fits(self, value: Any) -> bool:

@@ -125,3 +125,36 @@ class RecordedFiles(DiskFiles):
         super().rename(old, new)
         self._renamed[old] = new
         self.changes.append((new.name, 0, new.read_bytes()))
+
+
+DAY_MS = 86_400_000
+
+
+async def mixed(directory: Path) -> None:
+    """Two callers, two models, two days: two answers, a failure of unknown usage, and one that never ended."""
+    ledger = open_small(directory)
+    requests = [
+        (records.begin(1, admitted_at_unix_ms=5), {"charge": 60}),
+        (records.begin(2, admitted_at_unix_ms=DAY_MS, model="sage"), {"charge": 7}),
+        (
+            records.begin(3, caller="arena", admitted_at_unix_ms=DAY_MS - 1),
+            {"charge": 100, "outcome": "unavailable", "usage": None},
+        ),
+    ]
+    async with ledger.running():
+        for begin, end in requests:
+            await _has_a_spare(ledger)
+            completed_at = begin.admitted_at_unix_ms + 1500
+            place = await ledger.begin(begin)
+            await ledger.complete(begin, records.completed(place, completed_at_unix_ms=completed_at, **end))
+        await _has_a_spare(ledger)
+        await ledger.begin(records.begin(4, admitted_at_unix_ms=DAY_MS + 1, reservation=250))
+
+
+def damage(directory: Path, segment: int, offset: int) -> Path:
+    """One byte of a segment is changed; the file."""
+    path = directory / segment_name(segment)
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+    return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -245,23 +246,32 @@ async def test_a_tail_that_was_set_aside_is_compared_with_its_copy(tmp_path: Pat
 # --- records that a sound chain holds and no daemon writes ---------------------------------------------------------
 
 
-def forged(*batches: Sequence[bytes], incarnation: int = 1) -> Contents:
+def forged(*batches: Sequence[bytes], ended_at: int = 0, head: bytes = bytes(32), **changes: Any) -> Contents:
     """One segment with these batches of framed records, and every sum over them right."""
-    header = on_disk.SegmentHeader(
-        ledger_id=LEDGER_ID,
-        salt=SALT,
-        incarnation=incarnation,
-        segment=1,
-        created_at_unix_ms=1,
-        segment_bytes=SEGMENT_BYTES,
-        previous_end=0,
-        previous_head=on_disk.FIRST_HEAD,
-    )
-    content, head = on_disk.encode_segment_header(header), on_disk.FIRST_HEAD
-    for number, framed in enumerate(batches, start=1):
-        batch = on_disk.encode_batch(framed, salt=SALT, segment=1, number=number, previous_head=head)
-        content, head = content + b"".join(batch.pieces), batch.head
-    return {segment_name(1): content.ljust(SEGMENT_BYTES, b"\0")}
+    terms: dict[str, Any] = {
+        "ledger_id": LEDGER_ID,
+        "salt": SALT,
+        "incarnation": 1,
+        "segment": 1,
+        "created_at_unix_ms": 1,
+        "segment_bytes": SEGMENT_BYTES,
+        "previous_end": ended_at,
+        "previous_head": head,
+    }
+    header = on_disk.SegmentHeader(**{**terms, **changes})
+    content, number = on_disk.encode_segment_header(header), 2 if ended_at else 1
+    for framed in batches:
+        batch = on_disk.encode_batch(framed, salt=SALT, segment=header.segment, number=number, previous_head=head)
+        content, head, number = content + b"".join(batch.pieces), batch.head, number + 1
+    return {segment_name(header.segment): content.ljust(SEGMENT_BYTES, b"\0")}
+
+
+def followed(first: Sequence[bytes], second: Sequence[bytes], **changes: Any) -> Contents:
+    """Two segments with a batch each; the second one's header is changed."""
+    before = forged(first)
+    head = before[segment_name(1)][BLOCK + 48 : BLOCK + 80]
+    terms: dict[str, Any] = {"ended_at": 2 * BLOCK, "head": head, "segment": 2, **changes}
+    return {**before, **forged(second, **terms)}
 
 
 def framed(record: Any) -> bytes:
@@ -315,6 +325,51 @@ def test_records_that_contradict_each_other_are_refused_with_their_place(
     assert damage.advice == RESTORE
     if at is not None:
         assert damage.offset == at
+
+
+OPENED_AGAIN = framed(v.OpenedRecord(incarnation=2, opened_at_unix_ms=1, clean=True))
+AFTER_A_CRASH = framed(v.OpenedRecord(incarnation=2, opened_at_unix_ms=1, clean=False))
+
+
+def test_forged_segments_without_a_fault_are_sound() -> None:
+    for contents in (
+        followed([OPENED, BEGIN], [END]),
+        followed([OPENED, CLOSED], [OPENED_AGAIN], incarnation=2),
+        followed([OPENED], [AFTER_A_CRASH], incarnation=2),
+    ):
+        assert read(contents)[0].segment == 2
+
+
+@pytest.mark.parametrize(
+    ("contents", "segment", "at", "expected"),
+    [
+        (followed([OPENED, BEGIN], [END], ledger_id=b"o" * 16), 2, 0, "this ledger's id"),
+        (followed([OPENED, BEGIN], [END], previous_head=b"o" * 32), 2, 0, "the chain head of the segment before"),
+        (followed([OPENED, BEGIN], [END], previous_end=3 * BLOCK), 1, 2 * BLOCK, f"ends at {3 * BLOCK}"),
+        (followed([OPENED, BEGIN], [END], previous_end=BLOCK), 1, BLOCK, f"ends at {BLOCK}"),
+        (followed([OPENED, BEGIN], [END], incarnation=0), 2, 0, "incarnation 2"),
+        (followed([OPENED, BEGIN], [OPENED_AGAIN], incarnation=3), 2, 0, "incarnation 2"),
+        (followed([OPENED, CLOSED], [OPENED_AGAIN]), 2, 0, "incarnation 2, since the one before has ended"),
+        (followed([OPENED, BEGIN], [END], incarnation=2), 2, BLOCK + 84, "an Opened first"),
+        (followed([OPENED, BEGIN], [OPENED_AGAIN], incarnation=2), 2, BLOCK + 84, "an Opened of incarnation 2, not"),
+        (
+            followed([OPENED, CLOSED], [AFTER_A_CRASH], incarnation=2),
+            2,
+            BLOCK + 84,
+            "an Opened of incarnation 2, clean",
+        ),
+        (followed([OPENED], [OPENED]), 2, BLOCK + 84, "no Opened here"),
+        (followed([OPENED], [BEGIN], segment_bytes=BLOCK), 2, BLOCK, f"a file of {BLOCK} bytes"),
+        (forged([OPENED], incarnation=0), 1, 0, "incarnation 1"),
+        (forged([OPENED], previous_end=BLOCK), 1, 0, "that the segment before ended at 0"),
+    ],
+)
+def test_segments_that_contradict_each_other_are_refused_with_their_place(
+    contents: Contents, segment: int, at: int, expected: str
+) -> None:
+    damage = damage_of(contents)
+    assert (damage.segment.name, damage.offset) == (segment_name(segment), at)
+    assert expected in damage.expected
 
 
 @pytest.mark.parametrize("kind", [0, 4, 5, 8, 255])
@@ -371,7 +426,9 @@ class Growing(MemoryFiles):
     A change comes in two halves, so that half a batch is seen too.
     """
 
-    def __init__(self, contents: Contents, changes: Sequence[tuple[str, int, bytes]], *, at_once: int, pace: int):
+    def __init__(
+        self, contents: Contents, changes: Sequence[tuple[str, int, bytes]], *, at_once: int, pace: int, burst: int
+    ) -> None:
         super().__init__(dict(contents))
         halves = []
         for name, offset, written in changes:
@@ -379,6 +436,7 @@ class Growing(MemoryFiles):
             halves += [(name, offset, written[:middle]), (name, offset + middle, written[middle:])]
         self._coming = iter(halves)
         self._pace = pace
+        self._burst = burst
         self._looks = 0
         for _ in range(at_once):
             self._grow()
@@ -392,7 +450,8 @@ class Growing(MemoryFiles):
     def _look(self) -> None:
         self._looks += 1
         if self._looks % self._pace == 0:
-            self._grow()
+            for _ in range(self._burst):
+                self._grow()
 
     def names(self, directory: Path) -> list[str]:
         self._look()
@@ -416,14 +475,15 @@ async def test_a_ledger_that_grows_while_it_is_read_is_never_damaged_and_never_o
     _, whole = read(contents_of(tmp_path))
     assert len({name for name, _, _ in files.changes}) == 4
     ends, tails = set(), 0
-    for pace in range(1, 9):
-        for at_once in range(2 * len(files.changes) + 1):
-            reading = Reading(LEDGER, files=Growing(start, files.changes, at_once=at_once, pace=pace), every_id=True)
-            seen = list(reading.batches())
-            assert seen == whole[: len(seen)]
-            assert all(tail.state == "last" for tail in reading.tails)
-            ends.add(len(seen))
-            tails += len(reading.tails)
+    ways = product(range(1, 9), (1, 3, 5), range(2 * len(files.changes) + 1))
+    for pace, burst, at_once in ways:
+        growing = Growing(start, files.changes, at_once=at_once, pace=pace, burst=burst)
+        reading = Reading(LEDGER, files=growing, every_id=True)
+        seen = list(reading.batches())
+        assert seen == whole[: len(seen)]
+        assert all(tail.state == "last" for tail in reading.tails)
+        ends.add(len(seen))
+        tails += len(reading.tails)
     assert len(ends) > 15
     assert tails
 
