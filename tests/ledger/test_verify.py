@@ -243,6 +243,40 @@ async def test_a_tail_that_was_set_aside_is_compared_with_its_copy(tmp_path: Pat
         assert (damage.segment.name, damage.offset) == (segment_name(1), 4 * BLOCK)
 
 
+def torn_ways(written: bytes) -> Iterator[bytes]:
+    """What a power cut can leave of a write: sectors lost, or filled with something else."""
+    sector = 512
+    yield bytes(len(written))
+    yield written[:sector] + bytes(len(written) - sector)
+    yield bytes(sector) + written[sector:]
+    yield written[: 2 * sector] + b"\xa5" * sector + written[3 * sector :]
+
+
+async def test_no_state_that_a_crash_leaves_is_damage_before_or_after_it_is_opened_again(tmp_path: Path) -> None:
+    files = RecordedFiles()
+    await session(tmp_path / "made", [1, 2, 3, 4], unfinished=[5], files=files)
+    contents: Contents = {"lock": b""}
+    states = 0
+    for name, offset, written in files.changes:
+        old = contents.get(name, b"")
+        for torn in torn_ways(written) if offset else ():  # a segment has its name only when its header is synced
+            state = {**contents, name: old[:offset] + torn + old[offset + len(torn) :]}
+            kept = read(state)[0]
+            directory = tmp_path / f"state-{states}"
+            directory.mkdir()
+            for each, content in state.items():
+                (directory / each).write_bytes(content)
+            await session(directory, [9])
+            again = Reading(directory, every_id=True)
+            batches = list(again.batches())
+            assert again.requests == kept.requests + 1
+            assert batches[kept.batch - 1].head == kept.head or not kept.batch
+            assert [tail.state for tail in again.tails] == ["kept"] * len(kept.tails)
+            states += 1
+        contents[name] = old[:offset] + written + old[offset + len(written) :]
+    assert states == 44
+
+
 # --- records that a sound chain holds and no daemon writes ---------------------------------------------------------
 
 
