@@ -14,6 +14,8 @@ from sidecar.cli.call import add_arguments as add_call_arguments
 from sidecar.cli.call import asked_by, call
 from sidecar.cli.check import check
 from sidecar.cli.demo import demo
+from sidecar.cli.ledger import add_arguments as add_ledger_arguments
+from sidecar.cli.ledger import run as run_ledger_tool
 from sidecar.cli.output import StdoutLost, say, write_out
 from sidecar.cli.serve import serve
 from sidecar.cli.stops import Stopped
@@ -76,6 +78,10 @@ def _parser() -> tuple[_Parser, Mapping[str, argparse.ArgumentParser]]:
     calling = commands.add_parser("call", help="ask once: the answer's text to stdout, its receipt to stderr")
     add_call_arguments(calling)
 
+    add_ledger_arguments(
+        commands.add_parser("ledger", help="an operator's tools: verify, show, spend, export, resolve")
+    )
+
     commands.add_parser("demo", help="a conversation, a replay, a refusal and the ledger, in a temporary directory")
     return parser, commands.choices
 
@@ -85,7 +91,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser, commands = _parser()
     asked, left = parser.parse_known_args(arguments)
     if left:
-        commands[asked.command].error(f"unrecognized arguments: {' '.join(left)}")
+        at = getattr(asked, "parser", commands[asked.command])  # a tool within a command has its own
+        at.error(f"unrecognized arguments: {' '.join(left)}")
     return asked
 
 
@@ -109,4 +116,6 @@ def _run(arguments: Sequence[str] | None) -> int:
         return check(asked.config, as_json=asked.json)
     if asked.command == "call":
         return call(asked_by(asked))
+    if asked.command == "ledger":
+        return run_ledger_tool(asked)
     return demo()

@@ -1,0 +1,130 @@
+"""`sidecar ledger`: what an operator does with a ledger. One tool a file; here is what each takes.
+
+All but `resolve` only read, take no lock, and work beside a live daemon.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from sidecar.cli import ledger_reading, ledger_resolve
+from sidecar.cli.ledger_export import export
+from sidecar.cli.ledger_resolve import CHARGES, WHO_CHARACTERS_MAX, WHY_CHARACTERS_MAX, Verdict, resolve
+from sidecar.cli.ledger_show import Wanted, show
+from sidecar.cli.ledger_spend import WINDOW_SECONDS_DEFAULT, spend
+from sidecar.cli.ledger_verify import verify
+from sidecar.ledger.requests import STATES
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INSTANT: Final = "an instant: Unix milliseconds, or as 2026-01-31T18:00 (UTC unless it says more)"
+_WINDOW_SECONDS_MAX: Final = 100 * 365 * 86_400
+_JSON_LINES: Final = "JSON Lines instead of a table; default: off"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The tools, each a command of its own."""
+    tools = parser.add_subparsers(dest="tool", required=True, metavar="TOOL", parser_class=type(parser))
+
+    verifying = _tool(tools, "verify", "whether it is what a daemon wrote; says the chain's head", reading=True)
+    verifying.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
+
+    showing = _tool(tools, "show", "its requests, one a line", reading=True)
+    showing.add_argument("--caller", metavar="ID", help="only of this caller; default: all")
+    showing.add_argument("--model", metavar="NAME", help="only for this model; default: all")
+    showing.add_argument("--state", choices=STATES, help="only in this state; default: all")
+    showing.add_argument("--since", type=_instant, metavar="TIME", help=f"only admitted from here on, {_INSTANT}; "
+                         "default: all")  # fmt: skip
+    showing.add_argument("--until", type=_instant, metavar="TIME", help="only admitted before; default: all")
+    showing.add_argument("--json", action="store_true", help=_JSON_LINES)
+
+    spending = _tool(tools, "spend", "what each caller's requests came to, by model and window", reading=True)
+    spending.add_argument("--window-seconds", type=_window, default=WINDOW_SECONDS_DEFAULT, metavar="N",
+                          help="length of a window; default: %(default)s")  # fmt: skip
+    spending.add_argument("--config", type=Path, metavar="FILE",
+                          help="the callers in it have their own spend_window_seconds; default: none")  # fmt: skip
+    spending.add_argument("--json", action="store_true", help=_JSON_LINES)
+
+    exporting = _tool(tools, "export", "all of it as JSON Lines, the same bytes for the same ledger", reading=True)
+    exporting.add_argument("--csv", action="store_true", help="one row for each request instead; default: off")
+
+    resolving = _tool(tools, "resolve", "settle an Indeterminate request; no daemon may hold the ledger", reading=False)
+    always = resolving.add_argument
+    always("--caller", required=True, metavar="ID", help="whose request; always wanted")
+    always("--request", required=True, metavar="ID", help="which request; always wanted")
+    always("--charge", required=True, choices=CHARGES, help="what its caller is charged; always wanted")
+    always("--who", required=True, type=_words(WHO_CHARACTERS_MAX), metavar="NAME", help="who decides; always wanted")
+    always(
+        "--why", required=True, type=_words(WHY_CHARACTERS_MAX), metavar="TEXT", help="for the record; always wanted"
+    )
+
+
+def run(asked: argparse.Namespace) -> int:
+    """The tool that the command line names. Returns its exit code."""
+    directory: Path = asked.directory
+    if asked.tool == "verify":
+        return verify(directory, as_json=asked.json)
+    if asked.tool == "show":
+        wanted = Wanted(
+            caller=asked.caller,
+            model=asked.model,
+            state=asked.state,
+            since_unix_ms=asked.since,
+            until_unix_ms=asked.until,
+        )
+        return show(directory, wanted, as_json=asked.json)
+    if asked.tool == "spend":
+        return spend(directory, window_seconds=asked.window_seconds, config=asked.config, as_json=asked.json)
+    if asked.tool == "export":
+        return export(directory, as_csv=asked.csv)
+    verdict = Verdict(caller=asked.caller, request_id=asked.request, charge=asked.charge, who=asked.who, why=asked.why)
+    return resolve(directory, verdict)
+
+
+def _tool(
+    tools: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str, *, reading: bool
+) -> argparse.ArgumentParser:
+    parser = tools.add_parser(name, help=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.description = f"The ledger in DIRECTORY: {what}."
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="ledger.directory of the configuration")
+    parser.epilog = _told(ledger_reading.EXIT_CODES if reading else ledger_resolve.EXIT_CODES)
+    parser.set_defaults(parser=parser)
+    return parser
+
+
+def _told(codes: Mapping[int, str]) -> str:
+    return "exit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in codes.items())
+
+
+# --- what the command line may hold -----------------------------------------------------------------------------
+
+
+def _instant(said: str) -> int:
+    """Unix milliseconds."""
+    if said.isascii() and said.isdecimal() and len(said) <= 20:
+        return int(said)
+    try:
+        read = datetime.fromisoformat(said)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{_INSTANT} is wanted") from None
+    return ((read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _window(said: str) -> int:
+    plain = said.replace("_", "")
+    if not (plain.isascii() and plain.isdecimal() and len(plain) <= 12 and 1 <= int(plain) <= _WINDOW_SECONDS_MAX):
+        raise argparse.ArgumentTypeError(f"a whole number from 1 to {_WINDOW_SECONDS_MAX} is wanted")
+    return int(plain)
+
+
+def _words(characters_max: int) -> Callable[[str], str]:
+    def words(said: str) -> str:
+        """A text that a record can hold and a person read; isprintable() also keeps out what is no text at all."""
+        if not said.strip() or not said.isprintable() or len(said) > characters_max:
+            raise argparse.ArgumentTypeError(f"1 to {characters_max} printable characters on one line are wanted")
+        return said
+
+    return words

@@ -1,0 +1,70 @@
+"""`sidecar ledger export`: all of a ledger for other programs, the same bytes for the same ledger.
+
+JSON Lines: every record with its place and the chain's head after its batch;
+the record is as its published schema has it, with bytes in base64. Of a ledger
+that has grown, the earlier export is the begin of the later one. CSV: one row
+for each request, as `show` has them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sidecar.cli.ledger_reading import told, write_lines
+from sidecar.ledger.requests import Request, requests_of
+from sidecar.ledger.second_reading import Reading
+
+_encode: Final = msgspec.json.Encoder().encode
+_USAGE: Final = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+_COLUMNS: Final = (
+    *("caller_runtime_id", "request_id", "model", "upstream", "provider", "state", "outcome"),
+    *("admitted_at_unix_ms", "first_event_at_unix_ms", "completed_at_unix_ms", "expires_at_unix_ms"),
+    *("reservation_micro_usd", "charge_micro_usd", *_USAGE, "notes"),
+    *("begin_segment", "begin_offset", "completed_segment", "completed_offset"),
+)
+
+
+def export(directory: Path, *, as_csv: bool) -> int:
+    reading = Reading(directory)
+    lines = _csv_lines(reading) if as_csv else _json_lines(reading)
+    return told("export", directory, lambda: write_lines(lines))
+
+
+def _json_lines(reading: Reading) -> Iterator[str]:
+    for batch in reading.batches():
+        head = batch.head.hex()
+        for line in batch.lines:
+            document = {
+                "segment": line.segment,
+                "offset": line.offset,
+                "length": line.length,
+                "batch": batch.number,
+                "head": head,
+                "record": {line.kind: line.members},
+            }
+            yield _encode(document).decode() + "\n"
+
+
+def _csv_lines(reading: Reading) -> Iterator[str]:
+    line = StringIO()
+    writer = csv.DictWriter(line, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for request in requests_of(reading):
+        writer.writerow(_flat(request))
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+    yield line.getvalue()
+
+
+def _flat(request: Request) -> dict[str, Any]:
+    document = request.document()
+    usage = document.pop("usage") or {}
+    notes = " ".join(document.pop("notes"))
+    return {**document, **{name: usage.get(name) for name in _USAGE}, "notes": notes}

@@ -1,0 +1,115 @@
+"""What the ledger's reading tools share: how a ledger that can't be read is told, output in large pieces, times."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, TextIO
+
+from sidecar.cli.output import say, write_out
+from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.second_reading import NoLedger, Reading
+
+EXIT_CODES: Final = {
+    os.EX_OK: "the ledger is sound, as far as this command reads it",
+    os.EX_USAGE: "wrong command line",
+    os.EX_DATAERR: "the ledger is damaged, or of another version: the place is said, and what stood before is given",
+    os.EX_NOINPUT: "there is no ledger in this directory",
+    os.EX_IOERR: "the ledger can't be read, or stdout not be written",
+    os.EX_CONFIG: "the configuration is wrong",
+}
+_HELP: Final = {
+    "verify": "what stands before that place is sound: sidecar ledger export {} gives it",
+    "show": "what stands before that place has been given; what is indeterminate there may have ended behind it",
+    "spend": "what stands before that place has been summed; what is indeterminate there may have ended behind it",
+    "export": "what stands before that place has been given",
+    "resolve": "nothing was written; sidecar ledger verify {} says more",
+}
+_PIECE_CHARACTERS: Final = 1 << 16
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BEGIN_AFTER_SECONDS: Final = 1.0
+_AGAIN_AFTER_SECONDS: Final = 0.2
+
+
+def told(command: str, directory: Path, read: Callable[[], object]) -> int:
+    """Reads, and says on stderr why it can't be gone on with. Returns the exit code."""
+    try:
+        read()
+    except LedgerDamaged as damage:
+        say(f"sidecar ledger {command}: {damage}; {_HELP[command].format(directory)}")
+        return os.EX_DATAERR
+    except NoLedger as absent:
+        say(f"sidecar ledger {command}: {absent}")
+        return os.EX_NOINPUT
+    except OSError as error:
+        say(f"sidecar ledger {command}: {directory}: {error.strerror or error}")
+        return os.EX_IOERR
+    return os.EX_OK
+
+
+def help_of(directory: Path) -> str:
+    """What helps where a ledger is damaged, beside the advice that the damage itself has."""
+    return _HELP["verify"].format(directory)
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """All of them to stdout, in large pieces. Where `lines` raises, what came before is written first."""
+    held: list[str] = []
+    held_characters = 0
+    try:
+        for line in lines:
+            held.append(line)
+            held_characters += len(line)
+            if held_characters >= _PIECE_CHARACTERS:
+                piece = "".join(held)
+                held, held_characters = [], 0
+                write_out(piece)
+    finally:
+        if held:
+            write_out("".join(held))
+
+
+def instant(unix_ms: int) -> str:
+    """UTC, to the millisecond; what no calendar holds stays a number."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=unix_ms)).strftime("%Y-%m-%d %H:%M:%S.") + f"{unix_ms % 1000:03d}"
+    except OverflowError:
+        return f"{unix_ms} ms"
+
+
+class Progress:
+    """How far a long reading has come, on one line of a terminal that is written again and again, and then removed.
+
+    Nothing is said within the first second, and nothing at all where stderr is no terminal.
+    """
+
+    def __init__(self, err: TextIO | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._err = sys.stderr if err is None else err
+        self._monotonic = monotonic
+        self._next_at = monotonic() + _BEGIN_AFTER_SECONDS if self._err is not None and self._err.isatty() else None
+        self._is_shown = False
+
+    def at(self, reading: Reading, newest_segment: int) -> None:
+        if self._next_at is None or self._monotonic() < self._next_at:
+            return
+        self._next_at = self._monotonic() + _AGAIN_AFTER_SECONDS
+        newest = max(newest_segment, reading.segment)
+        self._write(f"\rreading segment {reading.segment} of {newest}: {reading.records:,} records\x1b[K")
+        self._is_shown = True
+
+    def over(self) -> None:
+        if self._is_shown:
+            self._write("\r\x1b[K")
+            self._is_shown = False
+
+    def _write(self, text: str) -> None:
+        assert self._err is not None
+        try:
+            self._err.write(text)
+            self._err.flush()
+        except OSError:
+            self._next_at, self._is_shown = None, False

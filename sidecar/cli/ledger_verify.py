@@ -1,0 +1,125 @@
+"""`sidecar ledger verify`: whether a ledger is what a daemon wrote, by a decoder of its own; changes nothing.
+
+Whoever keeps the chain head that it prints can tell later that nothing before it was changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sidecar.cli.ledger_reading import Progress, help_of, told
+from sidecar.cli.output import line_out, say, write_out
+from sidecar.cli.receipt import dollars
+from sidecar.ledger.faults import RESTORE, LedgerDamaged
+from sidecar.ledger.second_reading import NoLedger, Reading, Tail
+
+
+def verify(directory: Path, *, as_json: bool) -> int:
+    """0 for a sound ledger, 65 for a damaged one, 66 where there is none, 74 where it can't be read."""
+    reading = Reading(directory, cold=True, every_id=True)
+    if as_json:
+        return _as_json(reading, directory)
+    damaged: list[LedgerDamaged] = []
+
+    def read() -> None:
+        try:
+            _read(reading)
+        except LedgerDamaged as damage:
+            damaged.append(damage)
+        write_out("".join(f"{line}\n" for line in _lines(reading, directory, damaged[0] if damaged else None)))
+        for tail in reading.tails:
+            say(f"sidecar ledger verify: note: {_of_tail(tail)}")
+        if damaged:
+            raise damaged[0]
+
+    return told("verify", directory, read)
+
+
+def _read(reading: Reading) -> None:
+    progress = Progress()
+    newest = reading.newest_segment()
+    try:
+        for _ in reading.batches():
+            progress.at(reading, newest)
+    finally:
+        progress.over()
+
+
+def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> list[str]:
+    open_count = len(reading.open)
+    running = f" ({reading.may_run} of them may be running)" if reading.may_run else ""
+    held = reading.held_micro_usd
+    rows = (
+        ("segments", f"{reading.segment}"),
+        ("records", f"{reading.records}"),
+        ("requests", f"{reading.requests}, indeterminate {open_count}{running}"),
+        ("charged", f"{reading.charged_micro_usd} micro-USD = {dollars(reading.charged_micro_usd)}"),
+        ("held", f"{held} micro-USD = {dollars(held)}"),
+        ("closed", "by a clean exit" if reading.closed and reading.segment else "no: in use, or ended by a crash"),
+        ("chain head", f"{reading.head.hex()}, after batch {reading.batch}"),
+    )
+    verdict = "sound"
+    if damage is not None:
+        verdict = f"{'damaged' if damage.advice == RESTORE else 'of another version'}; up to that place:"
+    return [f"{directory}: {verdict}", *(f"{name + ':':<12}{what}" for name, what in rows)]
+
+
+def _of_tail(tail: Tail) -> str:
+    where = f"{tail.segment}, from byte {tail.offset} on: {tail.length} bytes that are no whole batch"
+    if tail.state == "last":
+        return f"{where}; a crash tore them, or a daemon is writing them now"
+    if tail.state == "kept":
+        return f"{where}; a crash tore them, and quarantine/ has the copy that was set aside"
+    return f"{where} and have no copy in quarantine/: it is gone, or they were changed since; no record is in them"
+
+
+def _as_json(reading: Reading, directory: Path) -> int:
+    code, error = os.EX_OK, None
+    damage: LedgerDamaged | None = None
+    try:
+        _read(reading)
+    except LedgerDamaged as fault:
+        code, error, damage = os.EX_DATAERR, f"{fault}; {help_of(directory)}", fault
+    except NoLedger as fault:
+        code, error = os.EX_NOINPUT, str(fault)
+    except OSError as fault:
+        code, error = os.EX_IOERR, f"{directory}: {fault.strerror or fault}"
+    line_out(json.dumps(_document(reading, directory, code, error, damage), indent=2))
+    return code
+
+
+def _document(
+    reading: Reading, directory: Path, code: int, error: str | None, damage: LedgerDamaged | None
+) -> dict[str, Any]:
+    """Every member is always there; the figures are of what stands before the damage, if there is one."""
+    return {
+        "ok": code == os.EX_OK,
+        "exit_code": code,
+        "directory": str(directory),
+        "segments": reading.segment,
+        "batches": reading.batch,
+        "records": reading.records,
+        "requests": reading.requests,
+        "indeterminate": len(reading.open),
+        "may_be_running": reading.may_run,
+        "charged_micro_usd": reading.charged_micro_usd,
+        "held_micro_usd": reading.held_micro_usd,
+        "closed": reading.closed and reading.segment > 0,
+        "chain_head": reading.head.hex(),
+        "tails": [
+            {"segment": str(one.segment), "offset": one.offset, "length": one.length, "state": one.state}
+            for one in reading.tails
+        ],
+        "error": error,
+        "damage": None
+        if damage is None
+        else {
+            "segment": str(damage.segment),
+            "offset": damage.offset,
+            "expected": damage.expected,
+            "advice": damage.advice,
+        },
+    }

@@ -1,0 +1,198 @@
+"""`sidecar ledger verify` and what all the tools share: exit codes, words, and a ledger that is left as it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from kit.small_ledgers import BLOCK, contents_of, damage, mixed, segment_name, session, three_segments
+
+from sidecar.cli.ledger_reading import Progress, instant, write_lines
+from sidecar.cli.main import main
+from sidecar.cli.table import table
+from sidecar.ledger.second_reading import Reading
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+TOOLS = ("verify", "show", "spend", "export")
+
+
+def ran(capsys: pytest.CaptureFixture[str], tool: str, directory: Path, *words: str) -> tuple[int, str, str]:
+    code = main(["ledger", tool, str(directory), *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+async def test_a_sound_ledger_is_said_to_be_with_its_figures_and_head(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    before = contents_of(tmp_path)
+    code, out, err = ran(capsys, "verify", tmp_path)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[:7] == [
+        f"{tmp_path}: sound",
+        "segments:   3",
+        "records:    14",
+        "requests:   6, indeterminate 1",
+        "charged:    300 micro-USD = $0.000300",
+        "held:       100 micro-USD = $0.000100",
+        "closed:     by a clean exit",
+    ]
+    assert re.fullmatch(r"chain head: [0-9a-f]{64}, after batch 14", out.splitlines()[7])
+    assert contents_of(tmp_path) == before
+
+
+async def test_the_same_as_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await three_segments(tmp_path)
+    code, out, err = ran(capsys, "verify", tmp_path, "--json")
+    told = json.loads(out)
+    assert (code, err) == (0, "")
+    assert len(bytes.fromhex(told.pop("chain_head"))) == 32
+    assert told == {
+        "ok": True, "exit_code": 0, "directory": str(tmp_path), "segments": 3, "batches": 14, "records": 14,
+        "requests": 6, "indeterminate": 1, "may_be_running": 0, "charged_micro_usd": 300, "held_micro_usd": 100,
+        "closed": True, "tails": [], "error": None, "damage": None,
+    }  # fmt: skip
+
+
+async def test_damage_is_said_with_its_place_what_was_expected_and_which_command_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    path = damage(tmp_path, 2, 2 * BLOCK + 50)
+    code, out, err = ran(capsys, "verify", tmp_path)
+    assert code == os.EX_DATAERR
+    assert out.startswith(f"{tmp_path}: damaged; up to that place:\nsegments:   2\nrecords:    8\n")
+    assert err.startswith(f"sidecar ledger verify: {path} is damaged at byte {2 * BLOCK}: expected a batch whose CRC")
+    assert err.endswith(f"sidecar ledger export {tmp_path} gives it\n")
+    code, out, err = ran(capsys, "verify", tmp_path, "--json")
+    told = json.loads(out)
+    assert (code, err, told["ok"], told["exit_code"], told["records"]) == (os.EX_DATAERR, "", False, os.EX_DATAERR, 8)
+    assert (told["damage"]["segment"], told["damage"]["offset"]) == (str(path), 2 * BLOCK)
+
+
+async def test_a_torn_tail_is_a_note_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await session(tmp_path, [1], clean=False)
+    path = damage(tmp_path, 1, 3 * BLOCK)
+    code, out, err = ran(capsys, "verify", tmp_path)
+    assert code == 0
+    assert "requests:   1, indeterminate 1 (1 of them may be running)\n" in out
+    assert f"note: {path}, from byte {3 * BLOCK} on: " in err
+    code, out, _ = ran(capsys, "verify", tmp_path, "--json")
+    assert [(one["offset"], one["state"]) for one in json.loads(out)["tails"]] == [(3 * BLOCK, "last")]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_no_ledger_is_66(tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str) -> None:
+    for directory in (tmp_path, tmp_path / "nowhere"):
+        code, out, err = ran(capsys, tool, directory)
+        assert (code, err.startswith(f"sidecar ledger {tool}: {directory}")) == (os.EX_NOINPUT, True)
+        assert "Traceback" not in out + err
+    code, out, _ = ran(capsys, "verify", tmp_path, "--json")
+    assert (code, json.loads(out)["exit_code"]) == (os.EX_NOINPUT, os.EX_NOINPUT)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_ledger_that_cannot_be_read_is_74(tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str) -> None:
+    (tmp_path / segment_name(1)).mkdir()
+    code, _, err = ran(capsys, tool, tmp_path)
+    assert (code, err) == (os.EX_IOERR, f"sidecar ledger {tool}: {tmp_path}: Is a directory\n")
+
+
+@pytest.mark.parametrize("tool", [*TOOLS, "resolve"])
+def test_the_help_says_every_default_and_every_exit_code(capsys: pytest.CaptureFixture[str], tool: str) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["ledger", tool, "--help"])
+    out, _ = capsys.readouterr()
+    assert raised.value.code == 0
+    flags = re.split(r"\n  (?=-)", out.split("\noptions:\n")[1].split("\n\n")[0])
+    told = [" ".join(flag.split()) for flag in flags if "-h, --help" not in flag]
+    assert [flag for flag in told if not re.search(r"default: \S|always wanted$", flag)] == []
+    assert re.findall(r"^ +(\d+)  ", out.split("exit codes:")[1], re.MULTILINE)[:4] == ["0", "64", "65", "66"]
+
+
+def test_a_wrong_command_line_is_64_with_the_usage_of_the_tool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        [], ["verify"], ["verify", "a", "b"], ["show", "a", "--since", "noon"], ["spend", "a", "--window-seconds", "0"],
+        ["resolve", "a", "--caller", "c", "--request", "r", "--charge", "half", "--who", "w", "--why", "y"],
+        ["resolve", "a", "--caller", "c", "--request", "r", "--charge", "nothing", "--who", " ", "--why", "y"],
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as raised:
+            main(["ledger", *words])
+        assert raised.value.code == os.EX_USAGE
+        assert capsys.readouterr().err.startswith(" ".join(["usage: sidecar ledger", *words[:1]]))
+
+
+async def test_the_readme_shows_each_tool_with_an_output_of_its_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Figures, hashes and widths aside."""
+    blocks = re.findall(r"```\n\$ sidecar ledger (\w+) [^\n]*\n(.*?)```", README, re.DOTALL)
+    assert [tool for tool, _ in blocks] == [*TOOLS, "resolve"]
+    await mixed(tmp_path)
+    for tool, output in blocks[:-1]:
+        code, out, _ = ran(capsys, tool, tmp_path)
+        assert code == 0
+        first = "titles" if tool in ("show", "spend") else "labels"
+        forms = {"titles": r"\A.*\n", "labels": r"^[a-z ]+:|\"\w+\":"}[first]
+        shown, told = (re.findall(forms, text, re.MULTILINE) for text in (output, out))
+        assert [part.split() for part in shown] == [part.split() for part in told[: len(shown)]]
+
+
+# --- what they share ----------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_as_wide_as_its_first_rows_and_grows_for_a_later_one() -> None:
+    rows = [("a", "1")] * 300 + [("long one", "1000")] + [("b", "2")]
+    lines = list(table(("who", ">n"), iter(rows)))
+    assert lines[:2] == ["who  n\n", "a    1\n"]
+    assert lines[-2:] == ["long one  1000\n", "b            2\n"]
+
+
+def test_a_table_gives_the_rows_before_a_fault() -> None:
+    def rows() -> object:
+        yield ("a",)
+        raise KeyError("b")
+
+    lines = table(("who",), rows())  # type: ignore[arg-type]
+    assert [next(lines), next(lines)] == ["who\n", "a\n"]
+    with pytest.raises(KeyError):
+        next(lines)
+
+
+def test_lines_before_a_fault_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        write_lines(f"{1 // at}\n" for at in (1, 0))
+    assert capsys.readouterr().out == "1\n"
+
+
+def test_an_instant_that_no_calendar_holds_stays_a_number() -> None:
+    assert instant(1_000) == "1970-01-01 00:00:01.000"
+    assert instant(2**64 - 1) == f"{2**64 - 1} ms"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_progress_is_said_on_a_terminal_only_and_after_a_second_only_and_goes_away(tmp_path: Path) -> None:
+    await mixed(tmp_path)
+    reading = Reading(tmp_path)
+    list(reading.batches())
+    for err, expected in (
+        (Terminal(), "\rreading segment 2 of 2: 9 records\x1b[K" * 2 + "\r\x1b[K"),
+        (io.StringIO(), ""),
+    ):
+        times = iter((0.0, 0.9, 1.0, 1.0, 1.1, 1.3, 1.3, 1.3))
+        progress = Progress(err, lambda: next(times))
+        for _ in range(4):
+            progress.at(reading, 2)
+        progress.over()
+        assert err.getvalue() == expected
