@@ -12,6 +12,7 @@ from sidecar.cli.output import line_out, say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import Complaint, ConfigFaults
 from sidecar.config.values import Config
+from sidecar.connectors.kinds import KINDS
 
 
 def check(config_path: Path, *, as_json: bool) -> int:
@@ -68,6 +69,11 @@ def _warnings(config: Config) -> list[Complaint]:
         for connector in config.connectors.values()
         if drain < connector.time_limit_seconds
     ]
+    for connector in config.connectors.values():
+        found = [*KINDS[connector.kind].warnings(connector)]
+        if connector.base_url and connector.base_url.startswith("https:") and connector.credential is None:
+            found.append(("credential", "is missing, and servers that are reached by https mostly want one"))
+        warnings += [Complaint(f'connector "{connector.name}".{key}', what) for key, what in found]
     served = {name for caller in config.callers.values() for name in caller.models}
     warnings += [
         Complaint(f'caller "{caller.id}".models', "is empty, so this caller can run nothing")

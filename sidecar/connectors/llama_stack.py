@@ -133,6 +133,15 @@ def _build(config: ConnectorConfig, secret: Secret | None) -> HttpConnector:
     )
 
 
+def _warnings(config: ConnectorConfig) -> Iterable[Fault]:
+    if config.settings["route"] == "native" and config.usage == "required":
+        yield (
+            "usage",
+            'is "required", and the native route only guesses its counts: every answer will fail at its whole'
+            ' reservation; "estimate" takes the guesses as money, "bound" charges each answer its reservation',
+        )
+
+
 KIND: Final = Kind(
     KindKeys(
         _keys,
@@ -141,4 +150,5 @@ KIND: Final = Kind(
         model_faults=_model_faults,
     ),
     _build,
+    _warnings,
 )

@@ -218,3 +218,15 @@ def test_the_repository_s_example_is_good(tmp_path: Path, capsys: pytest.Capture
     copied = tmp_path / "config.example.toml"
     copied.write_text((Path(__file__).resolve().parents[2] / copied.name).read_text())
     assert warnings(copied, capsys) == []
+
+
+def test_what_is_sound_and_hardly_meant_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sidecar.toml"
+    stack = '[[connector]]\nname = "stack"\nkind = "llama_stack"\nbase_url = "http://127.0.0.1:8321"\n'
+    cloud = '[[connector]]\nname = "cloud"\nkind = "gemini"\nbase_url = "https://h.test"\n'
+    example = Path(__file__).resolve().parents[2] / "config.example.toml"
+    path.write_text(example.read_text() + stack + cloud)
+    assert check(path, as_json=True) == os.EX_OK
+    told = {one["path"]: one["what"] for one in json.loads(capsys.readouterr().out)["warnings"]}
+    assert 'is "required"' in told['connector "stack".usage']
+    assert "is missing" in told['connector "cloud".credential']
