@@ -179,6 +179,8 @@ class _Reading:
         own = kind.keys(self._folder) if kind else ()
         if kind is None and isinstance(table, dict):  # what else its kind would have wanted is not known
             table = {name: value for name, value in table.items() if name in {key.name for key in common}}
+        if kind is not None and isinstance(table, dict):
+            table = self._without_keys_of_others(table, {key.name for key in (*common, *own)}, path)
         values = read_values(table, (*common, *own), path, self.complaints)
         if kind is not None:
             self._check_url(kind, values, path)
@@ -189,6 +191,19 @@ class _Reading:
             self._say_faults(kind.faults(settings), path)
         del values["allow_plain_http"]
         return Connector(settings=settings, **values) if len(self.complaints.all) == before else None
+
+    def _without_keys_of_others(self, table: dict[str, Any], known: set[str], path: str) -> dict[str, Any]:
+        """What is left of a connector's table; a key that another kind has is said to be that kind's."""
+        names = {kind: {key.name for key in keys.keys(self._folder)} for kind, keys in self._kinds.items()}
+        kept = {}
+        for name, value in table.items():
+            whose = [kind for kind, its_own in names.items() if name in its_own]
+            if name in known or not whose:
+                kept[name] = value
+            else:
+                what = f"is a key of the kind {' and '.join(sorted(whose))}, and this one is {table['kind']}"
+                self.complaints.add(f"{path}.{name}", what)
+        return kept
 
     def _say_faults(self, faults: Iterable[Fault], path: str) -> None:
         for key, what in faults:

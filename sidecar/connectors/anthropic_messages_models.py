@@ -20,8 +20,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from sidecar.config.keys import Fault, Key, choice, flag, list_of
-from sidecar.connectors.lowering import fitting_effort
+from sidecar.config.keys import Fault, Key, choice, flag
+from sidecar.connectors.lowering import efforts, fitting_effort
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 EFFORTS: Final[tuple[Effort, ...]] = ("low", "medium", "high", "xhigh", "max")
@@ -81,7 +81,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
 MODEL_KEYS: Final = (
     Key("thinking", choice(*FAMILIES), "off"),
-    Key("efforts", list_of(choice(*EFFORTS)), None),
+    Key("efforts", efforts(*EFFORTS), None),
     Key("forced_tools", flag, default=True),
     Key("think_unasked", flag, default=True),
 )

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from sidecar.config.keys import Fault, Key, KindKeys, choice, list_of
+from sidecar.config.keys import Fault, Key, KindKeys, choice
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import gemini_lower
 from sidecar.connectors.gemini_lift import Lift
 from sidecar.connectors.gemini_lower import BUDGETS, LEVELS, ModelSettings
 from sidecar.connectors.http_connector import Api, HttpConnector, built
 from sidecar.connectors.kind import Kind
+from sidecar.connectors.lowering import efforts
 from sidecar.connectors.promise import Lowered
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.credentials import Secret
@@ -80,7 +81,7 @@ KIND: Final = Kind(
         needs_base_url=True,
         model_keys=(
             Key("thinking", choice("level", "budget", "off"), "level"),
-            Key("efforts", list_of(choice(*LEVELS)), None),
+            Key("efforts", efforts(*LEVELS), None),
         ),
         model_faults=_model_faults,
     ),

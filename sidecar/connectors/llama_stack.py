@@ -24,12 +24,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from sidecar.config.keys import Fault, Key, KindKeys, choice, list_of
+from sidecar.config.keys import Fault, Key, KindKeys, choice
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import llama_stack_lower, openai_chat_lower
 from sidecar.connectors.http_connector import Api, HttpConnector, bearer, built
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.llama_stack_lift import Lift, OpenAILift
+from sidecar.connectors.lowering import efforts
 from sidecar.connectors.openai_chat_dialects import DIALECTS
 from sidecar.connectors.promise import Lowered
 from sidecar.contract.values import ProviderRequest
@@ -146,7 +147,7 @@ KIND: Final = Kind(
     KindKeys(
         _keys,
         needs_base_url=True,
-        model_keys=(Key("efforts", list_of(choice(*EFFORTS)), ()),),
+        model_keys=(Key("efforts", efforts(*EFFORTS), ()),),
         model_faults=_model_faults,
     ),
     _build,

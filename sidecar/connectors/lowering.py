@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any, Final
 
 import msgspec
 
+from sidecar.config.keys import choice, list_of
 from sidecar.connectors.promise import Rejected
 from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import AssistantText, InputItem, ReasoningState, ToolCall, ToolDefinition
@@ -21,6 +23,7 @@ from sidecar.contract.values import AssistantText, InputItem, ReasoningState, To
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # every word that a model may take
+_WITHIN_REACH: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 _FALLING: Final = {"max": ("max", "xhigh", "high")}  # what stands in for the greatest effort where it is not known
 
 
@@ -83,6 +86,19 @@ def parameters_of(tool: ToolDefinition) -> dict[str, Any]:
 def as_it_stands(text: str) -> msgspec.Raw:
     """A JSON document that the caller wrote, byte for byte: no schema is ever rewritten."""
     return msgspec.Raw(text.encode())
+
+
+def efforts(*known: str) -> Callable[[object], tuple[str, ...]]:
+    """A reader of the words that a model takes; none at all, or some of which a request can ask for one."""
+    read_words = list_of(choice(*known))
+
+    def read(value: object) -> tuple[str, ...]:
+        words = read_words(value)
+        if words and not _WITHIN_REACH.intersection(words):
+            raise ValueError(f"holds none that a request can ask for: {', '.join(sorted(_WITHIN_REACH))}")
+        return words
+
+    return read
 
 
 def fitting_effort(asked: str, efforts: tuple[str, ...]) -> str:

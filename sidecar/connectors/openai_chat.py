@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from sidecar.config.keys import Fault, Key, KindKeys, an_id, choice, flag, list_of
+from sidecar.config.keys import Fault, Key, KindKeys, an_id, choice, flag
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import openai_chat_lower
 from sidecar.connectors.body_lift import Clean
 from sidecar.connectors.http_connector import Api, HttpConnector, built, joined_url
 from sidecar.connectors.kind import Kind
-from sidecar.connectors.lowering import EFFORTS
+from sidecar.connectors.lowering import EFFORTS, efforts
 from sidecar.connectors.openai_chat_dialects import DIALECTS, Dialect, choices_of
 from sidecar.connectors.openai_chat_dialects import dialect as dialect_of
 from sidecar.connectors.openai_chat_lift import Lift
@@ -80,7 +80,7 @@ def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Ite
 
 
 _MODEL_KEYS: Final = (
-    Key("efforts", list_of(choice(*EFFORTS)), None),
+    Key("efforts", efforts(*EFFORTS), None),
     Key("cache", choice("none", "free", "charged"), None),
 )
 

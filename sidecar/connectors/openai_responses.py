@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.config.keys import Fault, Key, KindKeys, choice, flag, list_of
+from sidecar.config.keys import Fault, Key, KindKeys, choice, flag
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import openai_responses_lower
 from sidecar.connectors.body_lift import BodyLift, Clean
 from sidecar.connectors.http_connector import Api, HttpConnector, bearer, built, joined_url
 from sidecar.connectors.kind import Kind
-from sidecar.connectors.lowering import EFFORTS
+from sidecar.connectors.lowering import EFFORTS, efforts
 from sidecar.connectors.openai_responses_lift import Lift
 from sidecar.connectors.openai_responses_lower import CACHES, Dialect
 from sidecar.connectors.promise import Answer, Lowered
@@ -63,7 +63,7 @@ def _keys(folder: Path) -> tuple[Key, ...]:
 
 
 _MODEL_KEYS: Final = (
-    Key("efforts", list_of(choice(*EFFORTS)), ()),
+    Key("efforts", efforts(*EFFORTS), ()),
     Key("cache", choice(*CACHES), None),
 )
 

@@ -40,6 +40,9 @@ name = "it"
 """
 
 
+PRICE = "[[model.price]]\ninput = 1\ncache_read = 1\ncache_write_short = 1\ncache_write_long = 1\noutput = 1\n"
+
+
 def config(connector: str, folder: Path = Path(".")) -> Config:
     return read_config(FRAME + connector, folder, config_keys())
 
@@ -89,3 +92,25 @@ async def test_openai_chat_takes_its_servers_differences_and_hides_its_credentia
 def test_a_mistake_is_named_with_what_is_known(connector: str, why: str) -> None:
     with pytest.raises(ConfigFaults, match=why):
         config(connector)
+
+
+@pytest.mark.parametrize(
+    ("connector", "why"),
+    [
+        ('kind = "openai_chat"\nbase_url = "http://127.0.0.1:1"\nargv = ["x"]', "process, and this one is openai_chat"),
+        ('kind = "process"\nargv = ["true"]\nroute = "native"', "of the kind llama_stack, and this one is process"),
+        ('kind = "gemini"\nbase_url = "https://h"\ndialect = "openai"', "of the kind openai_chat and openai_responses"),
+    ],
+)
+def test_a_key_of_another_kind_is_said_to_be_that_kinds(connector: str, why: str) -> None:
+    with pytest.raises(ConfigFaults, match=why):
+        config(connector)
+
+
+@pytest.mark.parametrize("kind", ["openai_chat", "openai_responses"])
+def test_efforts_of_which_no_request_can_ask_for_one_are_a_mistake(kind: str) -> None:
+    served = f'kind = "{kind}"\nbase_url = "https://h"\ndialect = "openai"\n'
+    model = '[[model]]\nname = "second"\nconnector = "it"\nupstream = "x"\nefforts = ["none", "minimal"]\n' + PRICE
+    with pytest.raises(ConfigFaults, match="none that a request can ask for"):
+        config(served + model)
+    config(served + model.replace('"minimal"', '"low"'))
