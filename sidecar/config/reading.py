@@ -194,16 +194,15 @@ class _Reading:
 
     def _without_keys_of_others(self, table: dict[str, Any], known: set[str], path: str) -> dict[str, Any]:
         """What is left of a connector's table; a key that another kind has is said to be that kind's."""
-        names = {kind: {key.name for key in keys.keys(self._folder)} for kind, keys in self._kinds.items()}
-        kept = {}
-        for name, value in table.items():
-            whose = [kind for kind, its_own in names.items() if name in its_own]
-            if name in known or not whose:
-                kept[name] = value
-            else:
-                what = f"is a key of the kind {' and '.join(sorted(whose))}, and this one is {table['kind']}"
-                self.complaints.add(f"{path}.{name}", what)
-        return kept
+        others: dict[str, list[str]] = {}
+        for name in table.keys() - known:
+            kinds = [kind for kind, its in self._kinds.items() if name in {key.name for key in its.keys(self._folder)}]
+            if kinds:
+                others[name] = sorted(kinds)
+        for name in (name for name in table if name in others):
+            what = f"is a key of the kind {' and '.join(others[name])}, and this one is {table['kind']}"
+            self.complaints.add(f"{path}.{name}", what)
+        return {name: value for name, value in table.items() if name not in others}
 
     def _say_faults(self, faults: Iterable[Fault], path: str) -> None:
         for key, what in faults:

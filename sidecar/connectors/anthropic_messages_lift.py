@@ -13,7 +13,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sidecar.connectors.anthropic_messages_pieces import Blocks, BlocksTooLarge, BrokenBlock
-from sidecar.connectors.body_lift import BodyLift, Clean, an_object, word
+from sidecar.connectors.body_lift import (
+    BodyLift,
+    Clean,
+    an_object,
+    reason_in,
+    word,
+)
+from sidecar.connectors.failures import error_in
 from sidecar.connectors.model_names import is_same_family
 from sidecar.connectors.promise import Answer, ResponseTooLarge
 from sidecar.connectors.unicode_pieces import NotUnicode
@@ -119,7 +126,7 @@ class Lift(BodyLift):
         kind = word(said.get("type"))
         if kind == "error" or (said.get("error") and kind not in self._events):
             error = said.get("error") or said
-            self._failed(error if isinstance(error, dict) else {"message": error})
+            self._failed(error_in(error))
         elif is_document:
             self._document_message(said)
         elif kind in self._events:
@@ -159,7 +166,7 @@ class Lift(BodyLift):
     def _message_piece(self, said: dict[str, Any]) -> None:
         delta = an_object(said.get("delta"))
         if delta.get("stop_reason") not in (None, ""):
-            self._stop = _reason_in(delta["stop_reason"])
+            self._stop = reason_in(delta["stop_reason"])
         if "output_tokens" in self._count(said.get("usage")):
             self._is_counted = True
         self._note_transformations(said)
@@ -199,15 +206,14 @@ class Lift(BodyLift):
         if not self._is_counted:
             return None
         counts, details = self._counts, an_object(self._counts.get("output_tokens_details"))
-        usage, clamped = usage_from_parts(
+        parts = usage_from_parts(
             input_tokens=counts.get("input_tokens"),
             cache_read=counts.get("cache_read_input_tokens"),
             cache_write=counts.get("cache_creation_input_tokens"),
             output=counts.get("output_tokens"),
             reasoning=details.get("thinking_tokens"),
         )
-        if clamped:
-            self._answer.note("usage_clamped")
+        usage = self._counted(*parts)
         written_long = an_object(counts.get("cache_creation")).get("ephemeral_1h_input_tokens")
         if self._retention != "long" and isinstance(written_long, int) and written_long > 0:
             self._answer.note("cache_kept_longer")
@@ -232,10 +238,3 @@ def _index(said: dict[str, Any]) -> int | None:
     """Which block an event is of; where a server counts none, there is one at a time."""
     index = said.get("index")
     return index if isinstance(index, int) else None
-
-
-def _reason_in(said: object) -> str:
-    """A stop reason; what can be none is told by what it is instead, and so is not known."""
-    if isinstance(said, str) and not word(said):
-        return f"a text of {len(said)} characters"
-    return f"a {type(said).__name__}" if isinstance(said, list | dict) else str(said)

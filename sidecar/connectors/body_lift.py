@@ -178,6 +178,12 @@ class BodyLift(ABC):
         if not is_same_family(self._upstream, word(model)):
             self._answer.note("other_model")
 
+    def _counted(self, usage: Usage, clamped: bool) -> Usage:
+        """The usage, with a note where a part was above its total."""
+        if clamped:
+            self._answer.note("usage_clamped")
+        return usage
+
     def _tier(self, said: object) -> None:
         """The service tier of an answer for which `default` was asked: another one has prices of its own."""
         if word(said) not in ("", "auto", "default"):
@@ -210,6 +216,13 @@ def _values_at_most(text: str) -> int:
 def word(said: object) -> str:
     """A name of something; empty for what is no text, or too long to be one."""
     return said if isinstance(said, str) and len(said) <= WORD_CHARACTERS_MAX else ""
+
+
+def reason_in(said: object) -> str:
+    """A stop reason; what can be none is told by what it is instead, and so is not known."""
+    if isinstance(said, str) and not word(said):
+        return f"a text of {len(said)} characters"
+    return f"a {type(said).__name__}" if isinstance(said, list | dict) else str(said)
 
 
 def an_object(said: object) -> dict[str, Any]:

@@ -211,6 +211,11 @@ def error_of(body: bytes | str) -> dict[str, Any] | None:
     return error if isinstance(error, dict) else document
 
 
+def error_in(said: object) -> dict[str, Any]:
+    """The error that stands in an answer, as an object, also where it is only a text."""
+    return said if isinstance(said, dict) else {"message": said}
+
+
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 _WORDS_CHARACTERS_MAX: Final = 4096  # several times what a message can show
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sidecar.connectors import gemini_signatures
 from sidecar.connectors.body_lift import BodyLift, Clean, TooManyValues, an_object, loaded, word
+from sidecar.connectors.failures import error_in
 from sidecar.connectors.gemini_signatures import Place, Signature, is_signature
 from sidecar.connectors.promise import Answer
 from sidecar.connectors.tool_calls import CALLS_MAX, BrokenCall, as_json, whole_call
@@ -171,7 +172,7 @@ class Lift(BodyLift):
             usage = self._lifted(final) if final is not None else None
         except UnusableUsage:
             usage = None
-        self._error(said if isinstance(said, dict) else {"message": said}, usage)
+        self._error(error_in(said), usage)
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -206,10 +207,7 @@ class Lift(BodyLift):
         self._answer.complete(stop, usage, self._response_id)
 
     def _lifted(self, said: dict[str, Any]) -> Usage:
-        usage, clamped = usage_of(said)
-        if clamped:
-            self._answer.note("usage_clamped")
-        return usage
+        return self._counted(*usage_of(said))
 
 
 def _stop_of(finish: str) -> StopReason | None:

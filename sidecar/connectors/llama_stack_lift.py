@@ -16,8 +16,16 @@ from typing import Any, Final
 
 from sidecar.connectors import openai_chat_lift
 from sidecar.connectors.body_lift import BodyLift, Clean, an_object
+from sidecar.connectors.failures import error_in
 from sidecar.connectors.promise import Answer, ResponseTooLarge
-from sidecar.connectors.tool_calls import CALLS_MAX, BrokenCall, WholeCall, as_json, whole_call
+from sidecar.connectors.tool_calls import (
+    CALLS_MAX,
+    BrokenCall,
+    WholeCall,
+    a_text,
+    as_json,
+    whole_call,
+)
 from sidecar.connectors.unicode_pieces import NotUnicode
 from sidecar.contract.values import StopReason, Usage
 from sidecar.rules.usage import UnusableUsage, plain_usage
@@ -75,7 +83,7 @@ class Lift(BodyLift):
         if is_document and not error and not isinstance(message, dict):
             error = said
         if error:
-            self._error(with_status(error if isinstance(error, dict) else {"message": error}))
+            self._error(with_status(error_in(error)))
             return
         try:
             if isinstance(message, dict):
@@ -126,7 +134,7 @@ class Lift(BodyLift):
         try:
             if not isinstance(arguments, str):
                 arguments = "" if arguments is None else as_json(arguments)
-            return whole_call(_text(call_id), _text(name), arguments)
+            return whole_call(a_text(call_id), a_text(name), arguments)
         except BrokenCall as fault:
             return fault
 
@@ -201,7 +209,3 @@ class OpenAILift(openai_chat_lift.Lift):
 
     def _error(self, error: dict[str, Any], usage: Usage | None = None) -> None:
         super()._error(with_status(error), usage)
-
-
-def _text(said: object) -> str:
-    return said if isinstance(said, str) else ""

@@ -16,7 +16,14 @@ from typing import Any
 import msgspec
 
 from sidecar.connectors.llama_stack_tools import flat_tool, own_name
-from sidecar.connectors.lowering import as_it_stands, call_id, call_ids, checked_arguments, turns
+from sidecar.connectors.lowering import (
+    as_it_stands,
+    call_id,
+    call_ids,
+    checked_arguments,
+    turns,
+    user_messages,
+)
 from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.contract.values import (
     AssistantText,
@@ -24,8 +31,6 @@ from sidecar.contract.values import (
     Note,
     ProviderRequest,
     ToolCall,
-    ToolResult,
-    UserText,
 )
 
 
@@ -79,7 +84,7 @@ def _messages(instructions: str, items: tuple[InputItem, ...]) -> list[dict[str,
     if instructions:
         messages.append({"role": "system", "content": instructions})
     for is_assistant, side in turns(items):
-        messages += [_assistant_message(side)] if is_assistant else _user_messages(side)
+        messages += [_assistant_message(side)] if is_assistant else user_messages(side, id_member="call_id")
     return messages
 
 
@@ -94,19 +99,6 @@ def _assistant_message(side: list[Any]) -> dict[str, Any]:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _user_messages(side: list[Any]) -> list[dict[str, Any]]:
-    """The results directly behind the calls that they answer, then all text as one message."""
-    messages: list[dict[str, Any]] = [
-        {"role": "tool", "call_id": call_id(said.call_id), "content": said.output}
-        for said in side
-        if isinstance(said, ToolResult)
-    ]
-    texts = [said.text for said in side if isinstance(said, UserText)]
-    if texts:
-        messages.append({"role": "user", "content": "\n\n".join(texts)})
-    return messages
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

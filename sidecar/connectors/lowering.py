@@ -18,7 +18,15 @@ import msgspec
 from sidecar.config.keys import choice, list_of
 from sidecar.connectors.promise import Rejected
 from sidecar.contract.json_text import NotJsonObject, check_object
-from sidecar.contract.values import AssistantText, InputItem, ReasoningState, ToolCall, ToolDefinition
+from sidecar.contract.values import (
+    AssistantText,
+    InputItem,
+    ReasoningState,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    UserText,
+)
 
 _CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -37,6 +45,24 @@ def turns(items: tuple[InputItem, ...]) -> list[tuple[bool, list[Any]]]:
 
 def _is_assistant(said: object) -> bool:
     return isinstance(said, AssistantText | ToolCall | ReasoningState)
+
+
+def user_messages(side: list[Any], *, id_member: str) -> list[dict[str, Any]]:
+    """The user's side as messages: the results directly behind the calls that they answer, then all text as one."""
+    messages: list[dict[str, Any]] = [
+        {"role": "tool", id_member: call_id(said.call_id), "content": said.output}
+        for said in side
+        if isinstance(said, ToolResult)
+    ]
+    texts = [said.text for said in side if isinstance(said, UserText)]
+    if texts:
+        messages.append({"role": "user", "content": "\n\n".join(texts)})
+    return messages
+
+
+def cache_key(conversation_id: str) -> str:
+    """A cache's key for a conversation: at most 64 characters, whatever the id is."""
+    return hashlib.sha256(conversation_id.encode()).hexdigest()
 
 
 def call_id(said: str) -> str:

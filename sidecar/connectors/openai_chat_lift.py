@@ -14,7 +14,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from sidecar.connectors.body_lift import BodyLift, Clean, an_object, word
+from sidecar.connectors.body_lift import (
+    BodyLift,
+    Clean,
+    an_object,
+    reason_in,
+)
+from sidecar.connectors.failures import error_in
 from sidecar.connectors.openai_chat_dialects import Dialect
 from sidecar.connectors.openai_chat_reasoning import ReasoningPieces, ReasoningTooLarge
 from sidecar.connectors.promise import Answer, ResponseTooLarge
@@ -113,10 +119,7 @@ class Lift(BodyLift):
     def _lifted_usage(self) -> Usage | None:
         if self._usage is None:
             return None
-        usage, clamped = usage_of(self._usage)
-        if clamped:
-            self._answer.note("usage_clamped")
-        return usage
+        return self._counted(*usage_of(self._usage))
 
     def _done(self) -> None:
         self._usage = self._usage or self._running  # nothing can come behind it, so the last count is the final one
@@ -133,7 +136,7 @@ class Lift(BodyLift):
         error = chunk if chunk.get("object") == "error" else chunk.get("error")
         if error:
             self._usage = usage or self._usage
-            self._failed(error if isinstance(error, dict) else {"message": error})
+            self._failed(error_in(error))
             return
         self._names(chunk.get("id"), chunk.get("model"))
         if self._dialect.service_tier is not None:
@@ -167,7 +170,7 @@ class Lift(BodyLift):
             self._break("provider", str(fault))
             return
         if choice.get("finish_reason") not in (None, ""):
-            self._finish = _finish_in(choice["finish_reason"])
+            self._finish = reason_in(choice["finish_reason"])
 
     def _part(self, part: dict[str, Any]) -> None:
         if any(said for name, said in part.items() if name != "role"):
@@ -189,13 +192,6 @@ class Lift(BodyLift):
         except UnusableUsage:
             usage = None
         self._error(error, usage)
-
-
-def _finish_in(said: object) -> str:
-    """A finish reason; what can be none is told by what it is instead, and so is not known."""
-    if isinstance(said, str) and not word(said):
-        return f"a text of {len(said)} characters"
-    return f"a {type(said).__name__}" if isinstance(said, list | dict) else str(said)
 
 
 def _text_in(content: object) -> str:

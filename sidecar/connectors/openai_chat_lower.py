@@ -7,7 +7,6 @@ noted. Source: WIRE sections 1.2, 2.7, 3.1 and 3.3.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -17,6 +16,7 @@ from msgspec import Struct
 from sidecar.connectors import states
 from sidecar.connectors.lowering import (
     as_it_stands,
+    cache_key,
     call_id,
     call_ids,
     checked_arguments,
@@ -25,6 +25,7 @@ from sidecar.connectors.lowering import (
     parsed,
     tool_name,
     turns,
+    user_messages,
 )
 from sidecar.connectors.openai_chat_dialects import Dialect
 from sidecar.connectors.promise import NO_SETTINGS, Lowered, Rejected
@@ -37,8 +38,6 @@ from sidecar.contract.values import (
     ReasoningState,
     ToolCall,
     ToolDefinition,
-    ToolResult,
-    UserText,
 )
 
 STATE_KINDS: Final = {"reasoning_content": "chat.reasoning_content", "reasoning_details": "chat.reasoning_details"}
@@ -120,7 +119,7 @@ def _cache_members(
         return {}
     if asked is None:
         return {"prompt_cache_options": {"mode": "explicit"}} if cache == "charged" else {}
-    key = {"prompt_cache_key": hashlib.sha256(request.conversation_id.encode()).hexdigest()}
+    key = {"prompt_cache_key": cache_key(request.conversation_id)}
     if cache == "charged" and asked == "long":
         raise Rejected("this API keeps a prompt in its cache for 30 minutes at most: ask for the retention short")
     if cache == "charged":
@@ -170,7 +169,11 @@ def _messages(instructions: str, items: tuple[InputItem, ...], upstream: str, di
     if instructions:
         messages.append({"role": dialect.system_role, "content": instructions})
     for is_assistant, side in turns(items):
-        messages += [_assistant_message(side, upstream, dialect)] if is_assistant else _user_messages(side)
+        messages += (
+            [_assistant_message(side, upstream, dialect)]
+            if is_assistant
+            else user_messages(side, id_member="tool_call_id")
+        )
     return messages
 
 
@@ -208,19 +211,6 @@ def _state(said: ReasoningState, upstream: str, dialect: Dialect) -> str | list[
         return None
     brought: str | list[dict[str, Any]] = members[name]
     return brought
-
-
-def _user_messages(side: list[Any]) -> list[dict[str, Any]]:
-    """The results directly behind the calls that they answer, then all text as one message."""
-    messages: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": call_id(said.call_id), "content": said.output}
-        for said in side
-        if isinstance(said, ToolResult)
-    ]
-    texts = [said.text for said in side if isinstance(said, UserText)]
-    if texts:
-        messages.append({"role": "user", "content": "\n\n".join(texts)})
-    return messages
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

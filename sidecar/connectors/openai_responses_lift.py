@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from sidecar.connectors.body_lift import BodyLift, Clean, an_object, word
+from sidecar.connectors.failures import error_in
 from sidecar.connectors.openai_responses_items import (
     ArgumentsTooLarge,
     Slot,
@@ -98,7 +99,7 @@ class Lift(BodyLift):
             kind == "error" or said.get("object") == "error" or (said.get("error") and not kind.startswith("response."))
         ):
             error = said.get("error") or said
-            self._error(error if isinstance(error, dict) else {"message": error})
+            self._error(error_in(error))
 
     # --- items ------------------------------------------------------------------------------------------------
 
@@ -203,7 +204,7 @@ class Lift(BodyLift):
         if status == "completed" and an_object(response.get("incomplete_details")).get("reason"):
             status = "incomplete"
         if status == "failed" or error:
-            self._error(error if isinstance(error, dict) else {"message": error or ""}, usage)
+            self._error(error_in(error), usage)
             return
         self._answer.final_usage = usage
         fault = self._taken(response.get("output"), is_whole=status == "completed")
@@ -285,12 +286,9 @@ class Lift(BodyLift):
         if not isinstance(said, dict):
             return None, None
         try:
-            usage, clamped = usage_of(said)
+            return self._counted(*usage_of(said)), None
         except UnusableUsage as fault:
             return None, f"the provider's usage can't be used: {fault}"
-        if clamped:
-            self._answer.note("usage_clamped")
-        return usage, None
 
 
 def usage_of(said: dict[str, Any]) -> tuple[Usage, bool]:

@@ -8,7 +8,6 @@ place for is noted. Source: WIRE sections 1.2 and 2.1 to 2.7.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from sidecar.connectors.lowering import (
     as_it_stands,
+    cache_key,
     call_id,
     call_ids,
     checked_arguments,
@@ -163,13 +163,8 @@ def _cache_members(request: ProviderRequest, cache: str, notes: list[Note]) -> d
         if retention is not None:
             notes.append("retention_dropped")
         return {}
-    key = {} if retention is None else {"prompt_cache_key": _cache_key(request.conversation_id)}
+    key = {} if retention is None else {"prompt_cache_key": cache_key(request.conversation_id)}
     return {**key, **_CACHE_MEMBERS[cache][retention]}
-
-
-def _cache_key(conversation_id: str) -> str:
-    """The same for every turn of a conversation, and of the 64 characters that the API takes."""
-    return hashlib.sha256(conversation_id.encode()).hexdigest()
 
 
 # --- the input --------------------------------------------------------------------------------------------------

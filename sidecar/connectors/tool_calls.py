@@ -109,7 +109,7 @@ class CallPieces:
         """One element of `delta.tool_calls`. Raises BrokenCall for too many calls, and CallsTooLarge."""
         said = piece.get("function")
         function: dict[str, Any] = said if isinstance(said, dict) else {}
-        call_id, name = _text(piece.get("id")), _text(function.get("name"))
+        call_id, name = a_text(piece.get("id")), a_text(function.get("name"))
         call = self._meant(piece.get("index"), call_id, name)
         if call_id and not call.call_id:
             call.call_id = call_id
@@ -164,5 +164,6 @@ def as_json(said: object) -> str:
         raise BrokenCall("the provider sent arguments that are nested too deeply") from None
 
 
-def _text(said: object) -> str:
+def a_text(said: object) -> str:
+    """A text; empty where something else stands."""
     return said if isinstance(said, str) else ""

@@ -93,7 +93,7 @@ def test_requests_are_given_while_they_are_read_and_only_what_is_open_is_kept() 
     """A ledger without end: after each request nothing of it is left."""
 
     class Endless(Reading):
-        def batches(self):  # type: ignore[no-untyped-def]
+        def batches(self):
             number = 0
             while True:
                 number += 1

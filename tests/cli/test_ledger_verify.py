@@ -160,7 +160,7 @@ def test_a_table_gives_the_rows_before_a_fault() -> None:
         yield ("a",)
         raise KeyError("b")
 
-    lines = table(("who",), rows())  # type: ignore[arg-type]
+    lines = table(("who",), rows())
     assert [next(lines), next(lines)] == ["who\n", "a\n"]
     with pytest.raises(KeyError):
         next(lines)

@@ -10,15 +10,14 @@ import pytest
 from kit import build
 from kit.connector_cases import messages_at
 from kit.messages_streams import begun, body_of, event, expected, finished, said, stopped
+from kit.one_connector import config_of
 from kit.stub_http import Reply, chunked, stub_provider, whole
 
 from sidecar.config.keys import ConfigFaults
-from sidecar.config.reading import read_config
 from sidecar.config.values import Config
 from sidecar.connectors.anthropic_messages import KIND, endpoint
 from sidecar.connectors.anthropic_messages_lower import Dialect
 from sidecar.connectors.http_connector import HttpConnector
-from sidecar.connectors.kinds import config_keys
 from sidecar.connectors.promise import Answer, Ended
 from sidecar.contract import values as v
 from sidecar.ops.credentials import Secret
@@ -148,37 +147,13 @@ async def test_a_credential_quoted_inside_a_stream_is_scrubbed() -> None:
 
 # --- configuration ----------------------------------------------------------------------------------------------
 
-FRAME = """
-[daemon]
-socket = "s.sock"
-[ledger]
-directory = "ledger"
-[[caller]]
-id = "dungeon"
-models = ["npc"]
-spend_ceiling_micro_usd = 1
-spend_window_seconds = 60
-[[connector]]
-name = "it"
-kind = "anthropic_messages"
-base_url = "https://api.anthropic.com"
-{connector}
-[[model]]
-name = "npc"
-connector = "it"
-upstream = "claude-haiku-4-5"
-{model}
-[[model.price]]
-input = 1_000_000
-cache_read = 100_000
-cache_write_short = 1_250_000
-cache_write_long = 2_000_000
-output = 5_000_000
-"""
-
 
 def configured(connector: str = "", model: str = "") -> Config:
-    return read_config(FRAME.format(connector=connector, model=model), Path("."), config_keys())
+    return config_of(
+        f'kind = "anthropic_messages"\nbase_url = "https://api.anthropic.com"\n{connector}',
+        model,
+        upstream="claude-haiku-4-5",
+    )
 
 
 async def built(config: Config, secret: str | None = None) -> HttpConnector:

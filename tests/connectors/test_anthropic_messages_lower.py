@@ -175,7 +175,7 @@ def test_h1_h3_blocks_of_thinking_go_back_exactly_and_in_their_places() -> None:
         b'{"block":{"data":"Eqk=","type":"redacted_thinking"},"k":"anthropic.thinking","m":"other","v":1}',
         b'{"block":{"data":"Eqk=","type":"redacted_thinking"},"k":"anthropic.thinking","m":"tiny","v":1,"x":1}',
         b'{"block":{"data":"a","type":"redacted_thinking"},"block":{},"k":"anthropic.thinking","m":"tiny","v":1}',
-        state_of({"type": "redacted_thinking", "data": 7}, "tiny"),  # type: ignore[dict-item]
+        state_of({"type": "redacted_thinking", "data": 7}, "tiny"),
         state_of({"type": "redacted_thinking"}, "tiny"),
         state_of({"type": "redacted_thinking", "data": "a", "cache_control": "b"}, "tiny"),
         state_of({"type": "thinking", "thinking": "a"}, "tiny"),

@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 from kit import build
+from kit.one_connector import config_of
 
-from sidecar.config.reading import read_config
 from sidecar.connectors import gemini_signatures, openai_responses_states, process_lower, states
 from sidecar.connectors.anthropic_messages_blocks import state_of
 from sidecar.connectors.gemini_signatures import Signature
-from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.kinds import KINDS
 from sidecar.connectors.promise import Connector, Rejected
 from sidecar.contract import values as v
 
@@ -66,32 +66,6 @@ CONNECTORS: Final[Mapping[str, tuple[str, str, str, tuple[str, ...], str | None]
     "process": ("process", 'argv = ["true"]', "", ("process",), None),
     "scripted": ("scripted", "", "", (), None),
 }  # fmt: skip
-CONFIG: Final = """
-[daemon]
-socket = "s.sock"
-[ledger]
-directory = "ledger"
-[[caller]]
-id = "dungeon"
-models = ["npc"]
-spend_ceiling_micro_usd = 1
-spend_window_seconds = 60
-[[connector]]
-name = "echo"
-kind = "{kind}"
-{settings}
-[[model]]
-name = "npc"
-connector = "echo"
-upstream = "{upstream}"
-{model}
-[[model.price]]
-input = 1
-cache_read = 1
-cache_write_short = 1
-cache_write_long = 1
-output = 1
-"""
 
 
 def made(name: str) -> tuple[Connector, Mapping[str, Any]]:
@@ -99,8 +73,7 @@ def made(name: str) -> tuple[Connector, Mapping[str, Any]]:
     kind, settings, model, _, _ = CONNECTORS[name]
     if kind not in ("process", "scripted"):
         settings = f'base_url = "https://h.test/v1"\n{settings}'
-    text = CONFIG.format(kind=kind, settings=settings, model=model, upstream=MODEL)
-    config = read_config(text, Path("/tmp"), config_keys())
+    config = config_of(f'kind = "{kind}"\n{settings}', model, name="echo", upstream=MODEL, folder=Path("/tmp"))
     return KINDS[kind].build(config.connectors["echo"], None), config.models["npc"].settings
 
 

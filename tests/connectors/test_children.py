@@ -230,7 +230,7 @@ async def ended_by_first(connector: Process, nursery: Nursery) -> bool:
 async def test_a_child_that_took_no_byte_cost_nothing(autojump_clock: MockClock) -> None:
     nursery = Nursery()
     async with served(nursery) as connector:
-        nursery.started[0].is_quiet = lambda: True  # type: ignore[method-assign]  # it dies between look and write
+        nursery.started[0].is_quiet = lambda: True  # it dies between look and write
         nursery.started[0]._ended.set()
         answer = await ask(connector)
         assert answer.ended is not None
@@ -299,7 +299,7 @@ async def test_cancelled_it_leaves_none_behind_also_one_that_was_just_being_star
     nursery = Nursery()
     held = trio.Event()
     connector = Process(
-        plan=None,  # type: ignore[arg-type]  # a fake reads none
+        plan=None,  # a fake reads none
         name="parrots", secret=None, children_max=4, time_limit_seconds=60, response_bytes_max=1000,
         body_bytes_max=1000, start=nursery.start,
     )  # fmt: skip

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import build
 from kit.chat_road import ChatRoad, Told
 from kit.connector_cases import gemini_at, gemini_event
+from kit.one_connector import config_of
 from kit.road import Road
 from kit.stream_cases import RECORDED
 from kit.stub_http import Reply, StubProvider, chunked, stub_provider, whole
 
 from sidecar.config.keys import ConfigFaults
-from sidecar.config.reading import read_config
 from sidecar.connectors import gemini_signatures
 from sidecar.connectors.gemini import url_of
 from sidecar.connectors.gemini_signatures import Signature
-from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.kinds import KINDS
 from sidecar.connectors.messages import wait_in
 from sidecar.connectors.promise import Answer
 from sidecar.contract import values as v
@@ -171,14 +170,7 @@ async def test_h5_only_a_signature_of_this_model_is_sent() -> None:
 
 
 def configured(model: str = "") -> Any:
-    text = (
-        '[daemon]\nsocket = "s"\n[ledger]\ndirectory = "l"\n[[caller]]\nid = "dungeon"\nmodels = ["npc"]\n'
-        "spend_ceiling_micro_usd = 1\nspend_window_seconds = 60\n"
-        '[[connector]]\nname = "it"\nkind = "gemini"\nbase_url = "https://h"\n'
-        f'[[model]]\nname = "npc"\nconnector = "it"\nupstream = "gemini-x"\n{model}\n'
-        "[[model.price]]\ninput = 0\ncache_read = 0\ncache_write_short = 0\ncache_write_long = 0\noutput = 0\n"
-    )
-    return read_config(text, Path("."), config_keys())
+    return config_of('kind = "gemini"\nbase_url = "https://h"', model, upstream="gemini-x")
 
 
 async def test_a_configuration_makes_a_connector_and_its_models_settings_lower() -> None:

@@ -6,45 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.one_connector import PRICE, config_of
 
 from sidecar.config.keys import ConfigFaults
-from sidecar.config.reading import read_config
 from sidecar.config.values import Config
 from sidecar.connectors.http_connector import HttpConnector
-from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.kinds import KINDS
 from sidecar.connectors.scripted import Scripted
 from sidecar.ops.credentials import Secret
 
-FRAME = """
-[daemon]
-socket = "s.sock"
-[ledger]
-directory = "ledger"
-[[caller]]
-id = "dungeon"
-models = ["npc"]
-spend_ceiling_micro_usd = 1
-spend_window_seconds = 60
-[[model]]
-name = "npc"
-connector = "it"
-upstream = "tiny"
-[[model.price]]
-input = 1
-cache_read = 1
-cache_write_short = 1
-cache_write_long = 1
-output = 1
-[[connector]]
-name = "it"
-"""
-
-
-PRICE = "[[model.price]]\ninput = 1\ncache_read = 1\ncache_write_short = 1\ncache_write_long = 1\noutput = 1\n"
-
 
 def config(connector: str, folder: Path = Path(".")) -> Config:
-    return read_config(FRAME + connector, folder, config_keys())
+    return config_of(connector, folder=folder)
 
 
 def built(connector: str, secret: str | None = None, folder: Path = Path(".")) -> Any:

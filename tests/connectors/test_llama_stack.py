@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import build
 from kit.chat_road import ChatRoad, Told, chunk, finished
 from kit.connector_cases import stack_at, stack_call, stack_complete, stack_event, stack_metrics, stack_text
+from kit.one_connector import config_of
 from kit.road import Road
 from kit.stub_http import Reply, chunked, stub_provider, whole
 
 from sidecar.config.keys import ConfigFaults
-from sidecar.config.reading import read_config
 from sidecar.connectors import llama_stack
-from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.kinds import KINDS
 from sidecar.connectors.llama_stack import url_and_route
 from sidecar.connectors.promise import NO_SETTINGS, Rejected
 from sidecar.contract import values as v
@@ -190,14 +189,7 @@ def test_i6_the_openai_route_is_told_max_tokens_and_nothing_newer() -> None:
 
 
 def configured(connector: str, model: str = "") -> Any:
-    text = (
-        '[daemon]\nsocket = "s"\n[ledger]\ndirectory = "l"\n[[caller]]\nid = "dungeon"\nmodels = ["npc"]\n'
-        "spend_ceiling_micro_usd = 1\nspend_window_seconds = 60\n"
-        f'[[connector]]\nname = "it"\nkind = "llama_stack"\nbase_url = "http://127.0.0.1:8321"\n{connector}\n'
-        f'[[model]]\nname = "npc"\nconnector = "it"\nupstream = "llama"\n{model}\n'
-        "[[model.price]]\ninput = 0\ncache_read = 0\ncache_write_short = 0\ncache_write_long = 0\noutput = 0\n"
-    )
-    return read_config(text, Path("."), config_keys())
+    return config_of(f'kind = "llama_stack"\nbase_url = "http://127.0.0.1:8321"\n{connector}', model, upstream="llama")
 
 
 async def test_a_configuration_makes_a_connector() -> None:

@@ -117,7 +117,7 @@ def test_a_stop_reason_on_a_progress_event_is_not_the_end() -> None:
      ("out_of_tokens", "max_output_tokens")],
 )  # fmt: skip
 def test_h7_an_answer_is_read_by_its_finish_alone(said: Any, stop: str) -> None:
-    assert end(lifted(stack_text("x"), stack_complete(said))) == Ended(stop_reason=stop, usage=used(11, 3))  # type: ignore[arg-type]
+    assert end(lifted(stack_text("x"), stack_complete(said))) == Ended(stop_reason=stop, usage=used(11, 3))
 
 
 @pytest.mark.parametrize("said", ["end_of_world", 7, ["end_of_turn"]])

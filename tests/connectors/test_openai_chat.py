@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 from kit import build
-from kit.chat_streams import expected
 from kit.connector_cases import chat_at
+from kit.stream_cases import expected
 from kit.stub_http import Reply, StubProvider, chunked, head, stub_provider, whole
 
 from sidecar.connectors.promise import Answer, Ended
@@ -176,10 +176,10 @@ async def test_a_deadline_behind_the_finish_reason_lets_the_outcome_stand() -> N
 
 
 @pytest.mark.parametrize("size", [7, 1024, 1_000_000])
-@pytest.mark.parametrize("path", expected(), ids=lambda path: Path(path).stem)
+@pytest.mark.parametrize("path", expected("openai_chat"), ids=lambda path: Path(path).stem)
 async def test_a_recorded_stream_that_a_server_sends_is_lifted_as_expected(path: str, size: int) -> None:
     """Those recorded elsewhere are read in place; where they are absent, the tests of the lifting skip and say so."""
-    body, wanted = Path(path).read_bytes(), expected()[path]
+    body, wanted = Path(path).read_bytes(), expected("openai_chat")[path]
     async with stub_provider(chunked(*(body[at : at + size] for at in range(0, len(body), size)))) as stub:
         connector = chat_at(stub.url)
         answer = Answer(frozenset(), 1_000_000)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.chat_streams import RECORDED, expected
+from kit.stream_cases import RECORDED, expected
 
 from sidecar.connectors.openai_chat_lift import STOP_REASONS, Lift
 from sidecar.connectors.promise import Answer, Ended, ResponseTooLarge
@@ -79,16 +79,16 @@ def check(answer: Answer, wanted: dict[str, Any]) -> None:
     assert ended.usage == (Usage(**wanted["usage"]) if wanted["usage"] else None)
 
 
-@pytest.mark.parametrize("path", expected(), ids=lambda path: Path(path).stem)
+@pytest.mark.parametrize("path", expected("openai_chat"), ids=lambda path: Path(path).stem)
 def test_a_stream_is_lifted_as_expected_whole_and_byte_by_byte(path: str) -> None:
     whole = Path(path).read_bytes()
-    check(lifted(whole), expected()[path])
-    check(lifted(*(whole[at : at + 1] for at in range(len(whole)))), expected()[path])
+    check(lifted(whole), expected("openai_chat")[path])
+    check(lifted(*(whole[at : at + 1] for at in range(len(whole)))), expected("openai_chat")[path])
 
 
-@pytest.mark.parametrize("path", expected(), ids=lambda path: Path(path).stem)
+@pytest.mark.parametrize("path", expected("openai_chat"), ids=lambda path: Path(path).stem)
 def test_a_stream_cut_anywhere_never_ends_well_unless_its_finish_had_come(path: str) -> None:
-    whole, wanted = Path(path).read_bytes(), expected()[path]
+    whole, wanted = Path(path).read_bytes(), expected("openai_chat")[path]
     lines = whole.splitlines(keepends=True)
     finish = next(
         (at for at, line in enumerate(lines) if b'"finish_reason": "' in line or b'"finish_reason":"' in line), 0
@@ -107,7 +107,7 @@ def test_every_recorded_chat_stream_was_read() -> None:
         pytest.skip(f"the recorded streams are not there: {RECORDED}")
     recorded = {path.name for pattern in ("*openai_chat*", "*openrouter*") for path in RECORDED.glob(pattern)}
     assert len(recorded) >= 6
-    assert recorded == {Path(path).name for path in expected() if Path(path).parent == RECORDED}
+    assert recorded == {Path(path).name for path in expected("openai_chat") if Path(path).parent == RECORDED}
 
 
 # --- text ---------------------------------------------------------------------------------------------------

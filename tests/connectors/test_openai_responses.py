@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from kit import build
 from kit.connector_cases import responses_at
+from kit.one_connector import config_of
 from kit.responses_events import USED, call, completed, done, message, said, used
 from kit.stub_http import Reply, chunked, stub_provider, whole
 
 from sidecar.config.keys import ConfigFaults
-from sidecar.config.reading import read_config
 from sidecar.config.values import Config
 from sidecar.connectors.http_connector import HttpConnector
-from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.kinds import KINDS
 from sidecar.connectors.openai_responses_lower import Dialect
 from sidecar.connectors.promise import Answer, Ended
 from sidecar.contract import values as v
@@ -140,38 +139,12 @@ async def test_what_it_lifts_is_valid_input_of_the_next_request() -> None:
 
 # --- configuration ----------------------------------------------------------------------------------------------
 
-FRAME = """
-[daemon]
-socket = "s.sock"
-[ledger]
-directory = "ledger"
-[[caller]]
-id = "dungeon"
-models = ["npc"]
-spend_ceiling_micro_usd = 1
-spend_window_seconds = 60
-[[connector]]
-name = "it"
-kind = "openai_responses"
-{connector}
-[[model]]
-name = "npc"
-connector = "it"
-upstream = "tiny"
-{model}
-[[model.price]]
-input = 1
-cache_read = 1
-cache_write_short = 1
-cache_write_long = 1
-output = 1
-"""
 AT_OPENAI = 'base_url = "https://api.openai.com"'
 AT_HOME = 'base_url = "http://127.0.0.1:1/v1"\ndialect = "compatible"'
 
 
 def config(connector: str = AT_OPENAI, model: str = "") -> Config:
-    return read_config(FRAME.format(connector=connector, model=model), Path("."), config_keys())
+    return config_of(f'kind = "openai_responses"\n{connector}', model)
 
 
 def test_what_is_not_said_is_openai_with_a_model_that_does_not_reason() -> None:

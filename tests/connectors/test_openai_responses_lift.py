@@ -120,7 +120,7 @@ def test_a_phase_is_a_state_in_front_of_the_text_of_its_message_and_of_no_other(
     )  # fmt: skip
     kinds = [
         e.text_delta.text if e.text_delta else json.loads(e.reasoning_state.state)["phase"] for e in answer.events()
-    ]  # type: ignore[union-attr]
+    ]
     assert kinds == ["commentary", "Wait. Still. So.", "final_answer", "End."]
 
 

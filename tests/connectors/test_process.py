@@ -29,7 +29,7 @@ async def told(behaviour: str, words: str = "hello there", **changes: Any) -> To
     """One invocation of a daemon whose connector has such a child."""
     async with process(behaviour, **changes) as connector:
         road = Road(connector=connector)
-        return await ChatRoad(road, None).ask(build.text(words))  # type: ignore[arg-type]  # there is no stub
+        return await ChatRoad(road, None).ask(build.text(words))  # there is no stub
 
 
 async def asked(connector: Process, *items: v.InputItem) -> Answer:

@@ -59,7 +59,7 @@ def script(tmp_path: Path, text: str) -> Scripted:
 async def test_it_says_the_last_user_text_word_by_word() -> None:
     heard: list[str] = []
     lowered = Scripted().lower(build.request(build.text("no"), build.text("well  met,\nfriend ")), "echo-1")
-    answer = Answer(frozenset(), 1000, on_event=lambda event: heard.append(event.text_delta.text))  # type: ignore[union-attr]
+    answer = Answer(frozenset(), 1000, on_event=lambda event: heard.append(event.text_delta.text))
     await Scripted().exchange(lowered, answer)
     assert heard == ["well  ", "met,\n", "friend "]
     assert end(answer).stop_reason == "end_turn"
@@ -193,7 +193,7 @@ async def test_every_failure_kind_can_be_said_with_usage_without_and_with_nothin
     fail = f'[[rule]]\ndeltas = ["part"]\nfail = {{kind = "{kind}", message = "so it is"}}\n'
     answer = await asked(script(tmp_path, fail))
     assert (text_of(answer), answer.sent) == ("part", True)
-    assert end(answer) == Ended(kind=kind, message="so it is")  # type: ignore[arg-type]
+    assert end(answer) == Ended(kind=kind, message="so it is")
     billed = end(await asked(script(tmp_path, fail + "usage = {input = 7}\n"))).usage
     assert billed is not None
     assert billed.input_tokens == 7

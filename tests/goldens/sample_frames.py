@@ -207,8 +207,8 @@ def _schema_broken() -> Iterator[tuple[str, bytes]]:
     yield "schema_id of the request: another", with_request(schema_id="gamecult.model.provider_request.v2")
     yield "a required member nil", with_request(instructions=None)
     yield "bin where a string belongs", with_request(instructions=b"be brief")
-    yield "an array of integers where bin belongs", with_input(published.user("hi"), published.state([1, 2]))  # type: ignore[arg-type]
-    yield "a string where bin belongs", with_input(published.user("hi"), published.state("AAE="))  # type: ignore[arg-type]
+    yield "an array of integers where bin belongs", with_input(published.user("hi"), published.state([1, 2]))
+    yield "a string where bin belongs", with_input(published.user("hi"), published.state("AAE="))
     yield "bin where a digest belongs", with_member(native_request_sha256=bytes(range(32)))
     yield "a digest in hex", with_member(native_request_sha256="00" * 32)
     yield "a digest of 31", with_member(native_request_sha256=[1] * 31)

@@ -46,7 +46,7 @@ class FailingCalls:
         if self.over or number < self._at or (number > self._at and not self._for_good):
             return None
         self.fell = True
-        making = self.ledger is not None and self.ledger._spare_maker.making  # type: ignore[attr-defined]
+        making = self.ledger is not None and self.ledger._spare_maker.making
         if not making and call in ("write_some", "sync", "rename", "sync_directory"):
             self.writer_fell.append(call)
         return self._fault

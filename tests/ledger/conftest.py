@@ -29,6 +29,6 @@ def open_ledger(directory: Path) -> OpenLedger:
             "files": files,
             **changes,
         }
-        return Ledger.open(directory, **terms)  # type: ignore[arg-type]
+        return Ledger.open(directory, **terms)
 
     return opened

@@ -408,7 +408,7 @@ async def test_pressure_is_told_also_where_free_bytes_cant_be(open_ledger: OpenL
 
 async def refused(tell: list[str], append: Callable[[], object]) -> None:
     try:
-        await append()  # type: ignore[misc]
+        await append()
     except AssertionError as broken:
         tell.append(str(broken))
 

@@ -24,7 +24,7 @@ def written(path: Path, held: bytes, mode: int = 0o600) -> Path:
 def fault(**place: object) -> str:
     asked = {"name": None, "file": None, "env": None, "environ": {}, **place}
     with pytest.raises(CredentialFault) as raised:
-        load(**asked)  # type: ignore[arg-type]
+        load(**asked)
     assert KEY not in "".join(traceback.format_exception(raised.value))
     return str(raised.value)
 
@@ -100,7 +100,7 @@ def test_a_secret_shows_its_name_alone() -> None:
 @pytest.mark.parametrize("take_apart", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_secret_can_be_neither_pickled_nor_copied(take_apart: object) -> None:
     with pytest.raises(TypeError, match="<secret openai-key> can't be pickled"):
-        take_apart(Secret("openai-key", KEY))  # type: ignore[operator]
+        take_apart(Secret("openai-key", KEY))
 
 
 @pytest.mark.parametrize("pasted", ["sk-proj-abcdef", "AIzaSyabcdef", "x" * 65])

@@ -185,7 +185,7 @@ def test_the_worst_case_takes_the_dearest_row_that_can_be_reached() -> None:
 def test_the_worst_case_knows_which_cache_write_is_meant() -> None:
     rows = (row(1, short=2, long=3),)
     for retention, expected in ((None, 20), ("short", 20), ("long", 30)):
-        assert worst_case_micro_usd(rows, input_bound_tokens=10, max_output_tokens=0, retention=retention) == expected  # type: ignore[arg-type]
+        assert worst_case_micro_usd(rows, input_bound_tokens=10, max_output_tokens=0, retention=retention) == expected
 
 
 def test_the_newest_begun_row_of_each_threshold_is_in_force() -> None:

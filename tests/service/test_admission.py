@@ -179,7 +179,7 @@ async def test_on_record_no_change_of_clock_config_or_price_hides_the_answer() -
     later.now += 10**9
     assert await later.answer(frame) == answer
     gone = Road(ledger=road.ledger)
-    gone.config.models.pop("npc")  # type: ignore[attr-defined]
+    gone.config.models.pop("npc")
     assert await gone.answer(frame) == answer
 
 

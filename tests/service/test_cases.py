@@ -45,7 +45,7 @@ def price_by_output(road: Road, micro_usd_per_token: int) -> None:
         input=0, cache_read=0, cache_write_short=0, cache_write_long=0, output=micro_usd_per_token * 1_000_000
     )
     model = structs.replace(road.config.models["npc"], prices=(DatedPrice(from_unix_ms=0, row=row),))
-    road.config.models["npc"] = model  # type: ignore[index]
+    road.config.models["npc"] = model
 
 
 def asked(request_id: str, worst_case_micro_usd: int, **changes: Any) -> bytes:

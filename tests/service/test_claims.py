@@ -30,9 +30,9 @@ def test_a_claim_changes_nothing_or_fails_the_answer_at_its_whole_reservation(
     policy: str, ended: Ended, claimed: int
 ) -> None:
     begin = records.begin()
-    derived = settle(begin, ended, EVENTS, (), policy)  # type: ignore[arg-type]
+    derived = settle(begin, ended, EVENTS, (), policy)
     for said in (claimed, derived.charge_micro_usd):
-        settled = settle(begin, structs.replace(ended, claimed_cost_micro_usd=said), EVENTS, (), policy)  # type: ignore[arg-type]
+        settled = settle(begin, structs.replace(ended, claimed_cost_micro_usd=said), EVENTS, (), policy)
         if said == derived.charge_micro_usd:
             assert settled == derived
             continue

@@ -174,7 +174,7 @@ async def test_others_run_between_the_frames_that_one_read_brings() -> None:
                 decided_in.append(turn)
                 return decide(*arguments)
 
-            self.exchange.decide = watched  # type: ignore[method-assign]  # watched, not replaced: it decides as before
+            self.exchange.decide = watched  # watched, not replaced: it decides as before
             return super().connection(stream, nursery, **changes)
 
     async def take_turns() -> None:

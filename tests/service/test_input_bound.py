@@ -10,43 +10,15 @@ import msgpack
 import pytest
 from kit import build
 from kit.memory_ledger import MemoryLedger
+from kit.one_connector import config_of
 
-from sidecar.config.reading import read_config
-from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.kinds import KINDS
 from sidecar.contract.frames import Invocation, parse
 from sidecar.ops.log import Log
 from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted
 from sidecar.service.exchange import Exchange
 
-CONFIG = """
-[daemon]
-socket = "s.sock"
-[ledger]
-directory = "ledger"
-[[caller]]
-id = "dungeon"
-models = ["npc"]
-spend_ceiling_micro_usd = 1_000_000_000
-spend_window_seconds = 60
-[[model]]
-name = "npc"
-connector = "it"
-upstream = "tiny"
-input_overhead_tokens = 257
-input_overhead_tokens_per_item = 13
-tools_rendered_twice = {twice}
-[[model.price]]
-input = 1
-cache_read = 1
-cache_write_short = 1
-cache_write_long = 1
-output = 1
-[[connector]]
-name = "it"
-kind = "{kind}"
-{settings}
-"""
 OWN = {"process": 'argv = ["true"]', "scripted": ""}
 NOW_UNIX_MS = 1_800_000_000_000
 TOOL = build.v.ToolDefinition(name="look", description="Schau 🙂", parameters_json='{"type": "object"}')
@@ -64,8 +36,10 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_bound_is_the_canonical_request_with_its_margins(kind: str, twice: bool) -> None:
     settings = OWN.get(kind, 'base_url = "https://h.test/v1"')
-    text = CONFIG.format(kind=kind, settings=settings, twice=str(twice).lower())
-    config = read_config(text, Path("/tmp"), config_keys())
+    margins = (
+        f"input_overhead_tokens = 257\ninput_overhead_tokens_per_item = 13\ntools_rendered_twice = {str(twice).lower()}"
+    )
+    config = config_of(f'kind = "{kind}"\n{settings}', margins, ceiling_micro_usd=1_000_000_000, folder=Path("/tmp"))
     connector = KINDS[kind].build(config.connectors["it"], None)
     exchange = Exchange(
         config,

@@ -47,7 +47,7 @@ async def test_an_end_of_work_is_told() -> None:
     changed = trio.lowlevel.ParkingLot()
     job = Job()
     async with trio.open_nursery() as nursery:
-        tasks = Tasks(nursery, changed.unpark_all)  # type: ignore[arg-type]  # what it returns is not looked at
+        tasks = Tasks(nursery, changed.unpark_all)  # what it returns is not looked at
         tasks.start_soon(job.run)
         nursery.start_soon(changed.park)
         await trio.testing.wait_all_tasks_blocked()
