@@ -1,23 +1,35 @@
-"""What is on record, by request: a lean map in memory from a 16-byte key to a `Recorded`.
+"""What is on record, by request: dicts for segments that are not sealed yet, seals on disk for the rest.
 
-The key is the first half of SHA-256 over the canonical array [caller,
-request_id], the form that the sealed indexes of later will keep on disk.
+The book of a segment is what is learned of it while its records land, or are
+read: in the end its seal is made of that. A request is looked up in the newest
+book, in those that wait for their seals, among what is open, and then in the
+seals, the newest first; the first that knows it knows most of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.ledger import seal_format
 from sidecar.ledger.face import Recorded
+from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.format import FormatFault
 from sidecar.ledger.landing import Place
+from sidecar.ledger.read_back import ReadBack
+from sidecar.ledger.seal_format import KEY_BYTES, End, Entry, SealDocument, SegmentRow, WindowSum
+from sidecar.ledger.sealed import Sealed, write_seal
+from sidecar.rules.windows import window_start
 
-KEY_BYTES: Final = 16
-
+# How long a caller's spend windows are, in seconds; 0 for a caller that the configuration doesn't name.
+WindowOf = Callable[[str], int]
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -27,29 +39,152 @@ def key_of(caller_runtime_id: str, request_id: str) -> bytes:
     return sha256(_encode([caller_runtime_id, request_id])).digest()[:KEY_BYTES]
 
 
+def recorded_of(begin: BeginRecord, place: Place, completed: Place | None = None) -> Recorded:
+    return Recorded(
+        identity=bytes(begin.identity_sha256),
+        reservation_micro_usd=begin.reservation_micro_usd,
+        admitted_at_unix_ms=begin.admitted_at_unix_ms,
+        begin=place,
+        completed=completed,
+    )
+
+
+class Book:
+    """One segment's requests and sums so far. `before` is where the segment before it ended."""
+
+    end: End
+    still_open: tuple[tuple[int, int], ...]
+
+    def __init__(self, number: int, segment_bytes: int, before: End, window_of: WindowOf) -> None:
+        self.number = number
+        self.before = before
+        self.recorded: dict[bytes, Recorded] = {}
+        self.segment_bytes = segment_bytes
+        self._window_of = window_of
+        self._sums: dict[tuple[str, int, int], int] = {}
+        self._begins = 0
+        self._completions = 0
+        self._charged_micro_usd = 0
+        self._admitted_until = 0
+        self._expires_until = 0
+        self.records = 0
+
+    def begun(self, key: bytes, record: BeginRecord, place: Place) -> Recorded:
+        recorded = self.recorded[key] = recorded_of(record, place)
+        self._begins += 1
+        self._admitted_until = max(self._admitted_until, record.admitted_at_unix_ms)
+        self._expires_until = max(self._expires_until, record.expires_at_unix_ms)
+        return recorded
+
+    def completed(self, key: bytes, recorded: Recorded, caller: str, record: CompletedRecord, place: Place) -> None:
+        self.recorded[key] = msgspec.structs.replace(recorded, completed=place)
+        admitted_at = recorded.admitted_at_unix_ms
+        seconds = self._window_of(caller)
+        window = caller, seconds, window_start(admitted_at, seconds) if seconds else 0
+        self._sums[window] = self._sums.get(window, 0) + record.charge_micro_usd
+        self._completions += 1
+        self._charged_micro_usd += record.charge_micro_usd
+        self._admitted_until = max(self._admitted_until, admitted_at)
+
+    def ended(self, end: End, still_open: Iterable[tuple[int, int]]) -> None:
+        """Nothing more will stand in this segment. `still_open` are the Begins that nothing up to here has ended."""
+        self.end = end
+        self.still_open = tuple(sorted(still_open))
+
+    def write_seal(self, files: DiskFiles, directory: Path) -> Path:
+        """Of a segment that has ended. Raises OSError."""
+        end = self.end
+        row = SegmentRow(
+            number=self.number,
+            segment_bytes=self.segment_bytes,
+            end=end.offset,
+            records=self.records,
+            begins=self._begins,
+            completions=self._completions,
+            charged_micro_usd=self._charged_micro_usd,
+            admitted_until_unix_ms=self._admitted_until,
+            expires_until_unix_ms=self._expires_until,
+        )
+        assert end.ledger_id is not None
+        seed = seal_format.seed_of(end.ledger_id, self.number, self.number)
+        sums = tuple(WindowSum(*window, charged) for window, charged in sorted(self._sums.items()))
+        entries = sorted(
+            seal_format.encode_entry(
+                key,
+                (one.begin.segment, one.begin.offset),
+                (one.completed.segment, one.completed.offset) if one.completed else None,
+            )
+            for key, one in self.recorded.items()
+        )
+
+        def document(count: int) -> SealDocument:
+            return SealDocument(
+                before_end=self.before.offset,
+                before_head=self.before.head,
+                end=end,
+                entries=count,
+                open=self.still_open,
+                segments=(row,),
+                sums=sums,
+            )
+
+        return write_seal(files, directory, entries, seed, document)
+
+
 class Index:
     """Every begin and complete that is durable."""
 
-    def __init__(self) -> None:
-        self._recorded: dict[bytes, Recorded] = {}
-
-    def __len__(self) -> int:
-        return len(self._recorded)
+    def __init__(self, read_back: ReadBack, book: Book) -> None:
+        self._read_back = read_back
+        self.book = book
+        self.waiting: list[Book] = []  # ended, and not sealed yet; the oldest first
+        self.sealed: list[Sealed] = []  # neighbours, the oldest first
+        self.open: dict[bytes, Recorded] = {}  # begun, and ended by nothing
 
     def find(self, key: bytes) -> Recorded | None:
-        return self._recorded.get(key)
+        """Raises LedgerUnavailable where what a seal says, or names, can't be read back."""
+        recorded = self.book.recorded.get(key)
+        if recorded is None and (self.waiting or self.sealed):
+            return self._found_behind(key)
+        return recorded
+
+    def in_memory(self, key: bytes) -> Recorded | None:
+        """As `find`, but for what is only in seals."""
+        for book in (self.book, *reversed(self.waiting)):
+            if (recorded := book.recorded.get(key)) is not None:
+                return recorded
+        return self.open.get(key)
+
+    def _found_behind(self, key: bytes) -> Recorded | None:
+        recorded = self.in_memory(key)
+        if recorded is not None:
+            return recorded
+        for seal in reversed(self.sealed):
+            entry = seal.find(key)
+            if entry is not None:
+                return self._recorded(entry)
+        return None
+
+    def _recorded(self, entry: Entry) -> Recorded | None:
+        try:
+            begin, place = self._read_back.begin(*entry.begin)
+            completed = Place(*entry.completed, self._read_back.length(*entry.completed)) if entry.completed else None
+        except (OSError, FormatFault) as fault:
+            if isinstance(fault, FileNotFoundError) and entry.begin[0] <= self._read_back.dropped_until:
+                return None  # it was dropped, and whoever asks for it again is late
+            raise LedgerUnavailable(f"a record can't be read back: {fault}") from fault
+        return recorded_of(begin, place, completed)
 
     def begun(self, key: bytes, record: BeginRecord, place: Place) -> None:
-        assert key not in self._recorded, "a request begins twice"
-        self._recorded[key] = Recorded(
-            identity=bytes(record.identity_sha256),
-            reservation_micro_usd=record.reservation_micro_usd,
-            admitted_at_unix_ms=record.admitted_at_unix_ms,
-            begin=place,
-        )
+        assert self.in_memory(key) is None, "a request begins twice"
+        self.open[key] = self.book.begun(key, record, place)
 
-    def completed(self, key: bytes, record: CompletedRecord, place: Place) -> None:
-        recorded = self._recorded[key]
-        assert recorded.completed is None, "a request completes twice"
+    def completed(self, key: bytes, caller: str, record: CompletedRecord, place: Place) -> None:
+        recorded = self.open.pop(key)
         assert (recorded.begin.segment, recorded.begin.offset) == (record.begin_segment, record.begin_offset)
-        self._recorded[key] = msgspec.structs.replace(recorded, completed=place)
+        self.book.completed(key, recorded, caller, record, place)
+
+    def ended(self, end: End) -> None:
+        """The book's segment has ended; whoever calls gives the next book, and has this one sealed."""
+        self.book.ended(end, [(one.begin.segment, one.begin.offset) for one in self.open.values()])
+        self.waiting.append(self.book)

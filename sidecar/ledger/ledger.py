@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import trio
-from msgspec import Struct, structs
+from msgspec import structs
 
 from sidecar.config.values import smallest_segment_bytes
 from sidecar.contract.values import (
@@ -26,7 +26,6 @@ from sidecar.contract.values import (
     ClosedRecord,
     CompletedRecord,
     OpenedRecord,
-    RecordBody,
 )
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
@@ -34,59 +33,51 @@ from sidecar.ledger.face import Recorded
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
-from sidecar.ledger.index import key_of
+from sidecar.ledger.index import Book, WindowOf, key_of
+from sidecar.ledger.keeping import Keeping
 from sidecar.ledger.landing import Landing, Place
 from sidecar.ledger.lock import take_lock
-from sidecar.ledger.recovery import Replayed
+from sidecar.ledger.opening import Opening, Told
+from sidecar.ledger.report import Recovery, Statistics
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
+from sidecar.ledger.seal_format import End
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.threads import Threads
-from sidecar.ledger.writer import Append, Writer
+from sidecar.ledger.writer import Append, Batch, Writer
 from sidecar.ops.clock import unix_ms
 
 _THREADS: Final = Threads()
+_TOLD_NOBODY: Final = Told()
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
 _DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
-
-
-class Recovery(Struct, frozen=True, kw_only=True):
-    """What opening found: for the log, and for spend that is still held."""
-
-    clean: bool
-    segments: int
-    records: int
-    set_aside: Path | None
-    set_aside_bytes: int
-    indeterminate: tuple[BeginRecord, ...]
-
-
-class Statistics(Struct, frozen=True, kw_only=True):
-    """Counted since the open, its own record included; `settlements` is how many would still fit."""
-
-    records: int
-    batches: int
-    syncs: int
-    written_bytes: int
-    queued: int
-    live: int
-    settlements: int
-    spares_ready: int
 
 
 class Ledger:
     """One ledger directory, held by this process. Made by `Ledger.open`."""
 
     def __init__(
-        self, lock: int, files: DiskFiles, replayed: Replayed, found: Recovery, low_water_unix_ms: int, directory: Path
+        self,
+        lock: int,
+        files: DiskFiles,
+        opening: Opening,
+        found: Recovery,
+        directory: Path,
+        window_of: WindowOf,
+        on_trouble: Callable[[str], None],
     ) -> None:
         self._lock = lock
         self._files = files
-        self._index = replayed.index
+        self._index = opening.index
+        self._read_back = opening.read_back
+        self._base = opening.base
+        self._dropped = opening.dropped
         self._directory = directory
+        self._window_of = window_of
+        self._on_trouble = on_trouble
         self._live: set[bytes] = set()
         self._on_the_way: set[bytes] = set()  # requests with a record queued: a second one would be a wrong line
-        self._low_water_unix_ms = low_water_unix_ms
+        self._low_water_unix_ms = max(opening.found.end.low_water_unix_ms, opening.base.low_water_unix_ms)
         self._writer: Writer
         self._room: Room
         self._spare_maker: SpareMaker
@@ -110,13 +101,15 @@ class Ledger:
         clock_unix_ms: Callable[[], int] = unix_ms,
         randbytes: Callable[[int], bytes] = secrets.token_bytes,
         threads: Threads = _THREADS,
-        on_begin: Callable[[BeginRecord], None] | None = None,
-        on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
+        told: Told = _TOLD_NOBODY,
+        window_of: WindowOf = lambda caller: 0,
         on_pressure: Callable[[str | None], None] = lambda why: None,
+        on_trouble: Callable[[str], None] = lambda why: None,
     ) -> Ledger:
         """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
 
-        `on_pressure` is told why when pressure begins, and None when it is over.
+        `told` hears what is on record. `window_of` gives a caller's window in seconds, 0 for one that has none.
+        `on_pressure` is told why when pressure begins, and None when it is over; `on_trouble` of upkeep that failed.
         """
         assert segment_bytes >= smallest_segment_bytes(frame_bytes_max)
         files = files or DiskFiles()
@@ -125,24 +118,26 @@ class Ledger:
         with ExitStack() as if_it_fails:
             if_it_fails.callback(files.close, lock)
             if_it_fails.callback(files.let_directory_go)
-            replayed = Replayed(on_begin, on_completed)
             spares.remove_leftovers(files, directory)
             files.keep_directory(directory)
             files.sync_directory(directory)
-            found = recovery.read(files, directory, replayed.take, cold=True)
+            opening = Opening(files, directory, window_of=window_of, now_unix_ms=clock_unix_ms(), told=told)
+            if_it_fails.callback(opening.close)
+            found = opening.read()
             set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None
-            if found.end.segment and not found.tail:
+            if opening.index.book.number and not found.tail:
                 path = recovery.segment_path(directory, found.end.segment)
                 files.give_back_zeros(path, found.end.offset)  # else each start would keep a whole segment's space
             summary = Recovery(
                 clean=found.end.closed,
-                segments=found.segments,
-                records=found.records,
+                segments=found.segments + sum(1 for _ in opening.rows),
+                records=found.records + sum(row.records for row in opening.rows),
+                records_read=found.records,
                 set_aside=set_aside,
                 set_aside_bytes=found.tail.length if found.tail else 0,
-                indeterminate=tuple(replayed.open.values()),
+                indeterminate=tuple(opening.open.values()),
             )
-            ledger = cls(lock, files, replayed, summary, found.low_water_unix_ms, directory)
+            ledger = cls(lock, files, opening, summary, directory, window_of, on_trouble)
             ledger._begin_segment(found.end, segment_bytes, clock_unix_ms, randbytes, threads)
             if_it_fails.pop_all()
         ledger._spares_wanted = spares_wanted(requests_in_flight_max, segment_bytes)
@@ -151,7 +146,7 @@ class Ledger:
 
     def _begin_segment(
         self,
-        end: recovery.End,
+        end: End,
         segment_bytes: int,
         clock_unix_ms: Callable[[], int],
         randbytes: Callable[[int], bytes],
@@ -166,14 +161,20 @@ class Ledger:
         except BaseException:
             self._files.close(slot.descriptor)
             raise
+        self._keeping = Keeping(
+            self._files, self._directory, self._index, lambda: self._base, self._on_trouble, threads.keeping
+        )
         explain = partial(self._explain, segment_bytes)
         self._spare_maker = threads.spares(make, explain, self._spare_made, self._spare_failed)
 
     def _begin_in(
-        self, slot: Slot, end: recovery.End, segment_bytes: int, clock_unix_ms: Callable[[], int], threads: Threads
+        self, slot: Slot, end: End, segment_bytes: int, clock_unix_ms: Callable[[], int], threads: Threads
     ) -> None:
         incarnation = end.incarnation + 1
         slot.number = end.segment + 1
+        if self._index.book.number:
+            self._index.ended(end)
+        self._book(slot, segment_bytes, structs.replace(end, incarnation=incarnation, closed=False))
         self._room = Room(segment_bytes, slot, on_disk.BLOCK_BYTES, lambda: self._spare_maker.want(1))
         self._clock_unix_ms = clock_unix_ms
         self._writer = Writer(
@@ -183,12 +184,17 @@ class Ledger:
             incarnation,
             segment_bytes,
             clock_unix_ms,
-            on_landed=self._room.landed,
+            on_landed=self._batch_landed,
             thread=threads.commit,
         )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
         framed = on_disk.encode_record(opened)
         self._writer.write_first(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
+
+    def _book(self, slot: Slot, segment_bytes: int, before: End) -> None:
+        """The book of the segment that begins, with where it begins."""
+        self._index.book = Book(slot.number, segment_bytes, before, self._window_of)
+        self._landed = structs.replace(before, segment=slot.number)
 
     def _explain(self, needed_bytes: int, error: Exception) -> str:
         try:
@@ -208,6 +214,7 @@ class Ledger:
         self._token = trio.lowlevel.current_trio_token()
         self._writer.start()
         self._spare_maker.start()
+        self._keeping.start()
         self._spare_maker.want(self._spares_wanted)
         clean = False
         try:
@@ -220,6 +227,7 @@ class Ledger:
     async def _close(self, *, clean: bool) -> None:
         """A clean exit says so in the ledger; one by an exception doesn't."""
         self._spare_maker.stop()
+        self._keeping.stop()
         if clean and self.poisoned is None:
             framed = on_disk.encode_record(ClosedRecord(closed_at_unix_ms=self._clock_unix_ms()))
             with suppress(LedgerUnavailable, NoRoom):  # the next open then finds no clean exit, which is the truth
@@ -228,7 +236,7 @@ class Ledger:
                 self._writer.release()  # whatever has become of who does that while the ledger is in use
                 await closing
         self._writer.stop()
-        for join in (self._writer.join, self._spare_maker.join):
+        for join in (self._writer.join, self._spare_maker.join, self._keeping.join):
             try:
                 await trio.to_thread.run_sync(join)
             except RuntimeError:  # no thread can be started to wait in; the loop has nothing else to do by now
@@ -245,6 +253,9 @@ class Ledger:
         for slot in [self._writer.slot, *unused]:
             with suppress(OSError):
                 self._files.close(slot.descriptor)
+        for seal in self._index.sealed:
+            with suppress(OSError):
+                seal.close()
         with suppress(OSError):
             self._files.let_directory_go()
         with suppress(OSError):
@@ -281,7 +292,7 @@ class Ledger:
             return Landing.failed(LedgerUnavailable(self.poisoned or self.pressure))
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
-        assert self._index.find(key) is None, "a request begins twice"
+        assert self._index.in_memory(key) is None, "a request begins twice"
         framed = on_disk.encode_record(record)
         try:
             slot = self._room.place_begin(len(framed))
@@ -296,6 +307,18 @@ class Ledger:
 
         return self._append(key, Append(framed, slot, enter))
 
+    def _batch_landed(self, batch: Batch, framed_bytes: list[int]) -> None:
+        """Before its records are entered: with the first of a segment, all of the segment before are."""
+        book = self._index.book
+        if batch.slot.number != book.number:
+            end = structs.replace(self._landed, low_water_unix_ms=self._low_water_unix_ms)
+            self._index.ended(end)
+            self._book(batch.slot, book.segment_bytes, end)
+            self._keeping.segment_ended()
+        self._index.book.records += len(framed_bytes)
+        self._landed = structs.replace(self._landed, offset=batch.end, head=batch.head, batch=batch.number)
+        self._room.landed(batch.slot, batch.end, framed_bytes)
+
     def room_for(self, record: CompletedRecord) -> bool:
         if len(record.response) <= SURE_RESPONSE_BYTES:
             return True
@@ -305,9 +328,8 @@ class Ledger:
         if self.poisoned:
             return Landing.failed(LedgerUnavailable(self.poisoned))
         key = key_of(begin.caller_runtime_id, begin.request_id)
-        recorded = self._index.find(key)
-        assert recorded is not None, "a request completes that has not begun"
-        assert recorded.completed is None, "a request completes twice"
+        recorded = self._index.open.get(key)
+        assert recorded is not None, "a request completes that is not open"
         assert key not in self._on_the_way, "a request completes twice"
         assert record.begin_segment == recorded.begin.segment, "a completion names another begin"
         assert record.begin_offset == recorded.begin.offset, "a completion names another begin"
@@ -320,7 +342,7 @@ class Ledger:
 
         def enter(place: Place) -> None:
             self._on_the_way.discard(key)
-            self._index.completed(key, record, place)
+            self._index.completed(key, begin.caller_runtime_id, record, place)
 
         return self._append(key, Append(framed, slot, enter))
 
@@ -357,7 +379,7 @@ class Ledger:
     async def read_response(self, recorded: Recorded) -> bytes:
         assert recorded.completed is not None
         try:
-            body = await trio.to_thread.run_sync(self._read_back, recorded.completed)
+            body = await trio.to_thread.run_sync(self._read_back.record, recorded.completed)
         except (OSError, FormatFault, RuntimeError) as fault:  # the last one: no thread can be started
             raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
         completed = body.completed
@@ -369,10 +391,3 @@ class Ledger:
         if completed.response[:1] != STORED_AS_IS:
             raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
         return completed.response[1:]
-
-    def _read_back(self, place: Place) -> RecordBody:
-        descriptor = self._files.open_to_read(recovery.segment_path(self._directory, place.segment))
-        try:
-            return on_disk.decode_record(self._files.read(descriptor, place.length, place.offset))
-        finally:
-            self._files.close(descriptor)

@@ -30,17 +30,17 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
+from sidecar.contract.values import RecordBody
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, OtherVersion, SegmentHeader
-from sidecar.ledger.index import Index, key_of
 from sidecar.ledger.landing import Place
+from sidecar.ledger.seal_format import End
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 _SCAN_BYTES: Final = 1 << 20
@@ -49,6 +49,7 @@ _ZEROS: Final = bytes(_SCAN_BYTES)  # bytes, because a memoryview is compared el
 Behind = Literal["zeros", "bytes", "batch"]
 Damage = Literal[
     "missing",
+    "sealed_missing",
     "no_header",
     "header_of_another_version",
     "other_ledger",
@@ -70,6 +71,7 @@ Decision = Literal["go_on", "set_aside"] | Damage
 # to do.
 DAMAGES: Final[dict[Damage, tuple[str, str]]] = {
     "missing": ("segment {number} before this one; it is missing", RESTORE),
+    "sealed_missing": ("this segment, which has a seal; it is missing", RESTORE),
     "no_header": ("{fault}", RESTORE),
     "header_of_another_version": ("{fault}", CHANGE_VERSION),
     "other_ledger": ("this ledger's id", RESTORE),
@@ -104,7 +106,7 @@ DECISIONS: Final[dict[tuple[bool, bool, Behind], Decision]] = {
 }
 
 
-def _damaged(segment: Path, offset: int, damage: Damage, **named: object) -> LedgerDamaged:
+def damaged(segment: Path, offset: int, damage: Damage, **named: object) -> LedgerDamaged:
     expected, advice = DAMAGES[damage]
     return LedgerDamaged(segment, offset, expected.format(**named), advice)
 
@@ -118,18 +120,6 @@ def segments_in(files: DiskFiles, directory: Path) -> list[int]:
     return [int(found[1]) for name in files.names(directory) if (found := _NAME.fullmatch(name))]
 
 
-class End(Struct, frozen=True, kw_only=True):
-    """Where the record ends: what the next segment's header must name."""
-
-    ledger_id: bytes | None = None
-    incarnation: int = 0
-    segment: int = 0
-    offset: int = 0
-    head: bytes = on_disk.FIRST_HEAD
-    batch: int = 0
-    closed: bool = True
-
-
 class Tail(Struct, frozen=True, kw_only=True):
     """Bytes behind the last valid batch that a crash left: from `offset`, up to the last that is not zero."""
 
@@ -139,78 +129,106 @@ class Tail(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, kw_only=True):
-    """What reading a ledger came to."""
+    """What reading a ledger came to; `segments` and `records` are those that were read."""
 
     end: End
     tail: Tail | None = None
     segments: int = 0
     records: int = 0
-    low_water_unix_ms: int = 0
 
 
-class Replayed:
-    """The requests of a ledger as its records tell them, checked while they are read: an index and what is open."""
-
-    def __init__(
-        self,
-        on_begin: Callable[[BeginRecord], None] | None = None,
-        on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
-    ) -> None:
-        self.index = Index()
-        self.open: dict[tuple[int, int], BeginRecord] = {}
-        self._on_begin = on_begin
-        self._on_completed = on_completed
-
-    def take(self, body: RecordBody, place: Place) -> None:
-        """Raises FormatFault for a record that contradicts the ones before it."""
-        if body.begin:
-            begin = body.begin
-            key = key_of(begin.caller_runtime_id, begin.request_id)
-            if self.index.find(key):
-                raise FormatFault("a request that had not begun before")
-            self.index.begun(key, begin, place)
-            self.open[place.segment, place.offset] = begin
-            if self._on_begin:
-                self._on_begin(begin)
-        elif body.completed:
-            completed = body.completed
-            opened = self.open.pop((completed.begin_segment, completed.begin_offset), None)
-            if opened is None:
-                raise FormatFault("the completion of a request that is open")
-            self.index.completed(key_of(opened.caller_runtime_id, opened.request_id), completed, place)
-            if self._on_completed:
-                self._on_completed(opened, completed)
+def changes_of(body: RecordBody, end: End) -> dict[str, Any]:
+    """What holds of the record's end from this record on."""
+    if body.low_water:
+        return {"low_water_unix_ms": max(end.low_water_unix_ms, body.low_water.expires_at_unix_ms)}
+    if body.checkpoint:
+        digest = bytes(body.checkpoint.file_sha256)
+        return {"checkpoint_segment": body.checkpoint.segment, "checkpoint_sha256": digest}
+    return {"closed": True} if body.closed else {}
 
 
-def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], None], *, cold: bool) -> Found:
-    """Every record in order, through `take`; raises LedgerDamaged. `cold`: past the page cache, as an open must."""
-    found = Found(end=End())
-    numbers = segments_in(files, directory)
-    for expected, number in enumerate(numbers, start=1):
+def read(
+    files: DiskFiles,
+    directory: Path,
+    take: Callable[[RecordBody, Place], None],
+    *,
+    cold: bool,
+    start: End | None = None,
+    enter: Callable[[SegmentHeader, End], None] = lambda header, before: None,
+) -> Found:
+    """Every record in order behind `start`, through `take`; raises LedgerDamaged. `cold`: past the page cache, as an
+    open must. `enter` is told of each segment and where the one before it ended, which from then on is certain."""
+    found = Found(end=start or End())
+    first = found.end.segment + 1
+    numbers = [number for number in segments_in(files, directory) if number >= first]
+    for expected, number in enumerate(numbers, start=first):
         path = segment_path(directory, number)
         if number != expected:
-            raise _damaged(path, 0, "missing", number=expected)
+            raise damaged(path, 0, "missing", number=expected)
         descriptor = files.open_to_read(path)
         try:
             if cold:
                 files.forget_cache(descriptor)
-            _Segment(files, path, descriptor, found, take).read(is_last=number == numbers[-1])
+            _Segment(files, path, descriptor, found, take, enter).read(is_last=number == numbers[-1])
         finally:
             files.close(descriptor)
     return found
+
+
+def start_of(files: DiskFiles, directory: Path, segment: int) -> End:
+    """Where the record ended before this segment, as this segment tells it; `batch` 0 if it holds no batch.
+
+    Raises LedgerDamaged, OSError.
+    """
+    path = segment_path(directory, segment)
+    descriptor = files.open_to_read(path)
+    try:
+        header = on_disk.decode_segment_header(files.read(descriptor, BLOCK_BYTES, 0))
+        first = files.read(descriptor, BLOCK_BYTES, BLOCK_BYTES)
+    except FormatFault as fault:
+        raise damaged(path, 0, "no_header", fault=fault) from fault
+    finally:
+        files.close(descriptor)
+    batch = on_disk.decode_batch_header(first, salt=header.salt, segment=segment)
+    return End(
+        ledger_id=header.ledger_id,
+        segment=segment - 1,
+        offset=header.previous_end,
+        head=header.previous_head,
+        batch=batch.number - 1 if batch else 0,
+        closed=False,
+    )
+
+
+def read_one(files: DiskFiles, directory: Path, segment: int, take: Callable[[RecordBody, Place], None]) -> None:
+    """The records of one segment that has another behind it. Raises LedgerDamaged, OSError."""
+    found = Found(end=start_of(files, directory, segment))
+    path = segment_path(directory, segment)
+    descriptor = files.open_to_read(path)
+    try:
+        _Segment(files, path, descriptor, found, take, lambda header, before: None).read(is_last=False)
+    finally:
+        files.close(descriptor)
 
 
 class _Segment:
     """One segment being read; moves `found.end` on as batches prove whole."""
 
     def __init__(
-        self, files: DiskFiles, path: Path, descriptor: int, found: Found, take: Callable[[RecordBody, Place], None]
+        self,
+        files: DiskFiles,
+        path: Path,
+        descriptor: int,
+        found: Found,
+        take: Callable[[RecordBody, Place], None],
+        enter: Callable[[SegmentHeader, End], None],
     ) -> None:
         self._files = files
         self._path = path
         self._descriptor = descriptor
         self._found = found
         self._take = take
+        self._enter = enter
         self._size = files.size(descriptor)
 
     def read(self, *, is_last: bool) -> None:
@@ -223,7 +241,7 @@ class _Segment:
         if decision == "set_aside":
             self._found.tail = Tail(segment=end.segment, offset=end.offset, length=tail_end - end.offset)
         elif decision != "go_on":
-            raise _damaged(self._path, end.offset, decision)
+            raise damaged(self._path, end.offset, decision)
         self._found.segments += 1
 
     def _header(self) -> SegmentHeader:
@@ -231,9 +249,9 @@ class _Segment:
         try:
             header = on_disk.decode_segment_header(self._files.read(self._descriptor, BLOCK_BYTES, 0))
         except OtherVersion as fault:
-            raise _damaged(self._path, 0, "header_of_another_version", fault=fault) from fault
+            raise damaged(self._path, 0, "header_of_another_version", fault=fault) from fault
         except FormatFault as fault:
-            raise _damaged(self._path, 0, "no_header", fault=fault) from fault
+            raise damaged(self._path, 0, "no_header", fault=fault) from fault
         number, incarnation = end.segment + 1, end.incarnation
         checks: tuple[tuple[bool, Damage, int], ...] = (
             (end.ledger_id in (None, header.ledger_id), "other_ledger", 0),
@@ -246,14 +264,14 @@ class _Segment:
         for is_so, damage, offset in checks:
             if not is_so:
                 named = {"number": number, "end": end.offset, "size": header.segment_bytes, "incarnation": incarnation}
-                raise _damaged(self._path, offset, damage, **named)
-        self._found.end = End(
+                raise damaged(self._path, offset, damage, **named)
+        self._enter(header, end)
+        self._found.end = structs.replace(
+            end,
             ledger_id=header.ledger_id,
             incarnation=header.incarnation,
             segment=header.segment,
             offset=BLOCK_BYTES,
-            head=end.head,
-            batch=end.batch,
             closed=False,
         )
         return header
@@ -279,32 +297,23 @@ class _Segment:
     def _accept(self, header: SegmentHeader, offset: int, batch_header: BatchHeader, batch: bytes) -> None:
         end = self._found.end
         if end.closed:
-            raise _damaged(self._path, offset, "batch_behind_exit")
+            raise damaged(self._path, offset, "batch_behind_exit")
         if on_disk.chained_head(batch_header, batch, end.head) != batch_header.head:
-            raise _damaged(self._path, offset, "off_the_chain")
-        closed = False
+            raise damaged(self._path, offset, "off_the_chain")
+        changes: dict[str, Any] = {}
         try:
             for record in on_disk.records_of(batch_header, batch, offset):
-                if closed:
+                if changes.get("closed"):
                     raise FormatFault("nothing after a clean exit")
                 self._take(record.body, Place(header.segment, record.offset, record.length))
-                if record.body.low_water:
-                    low_water = record.body.low_water.expires_at_unix_ms
-                    self._found.low_water_unix_ms = max(self._found.low_water_unix_ms, low_water)
-                closed = bool(record.body.closed)
+                changes |= changes_of(record.body, end)
                 self._found.records += 1
         except OtherVersion as fault:
-            raise _damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
+            raise damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
         except FormatFault as fault:
-            raise _damaged(self._path, offset, "no_record", fault=fault) from fault
-        self._found.end = End(
-            ledger_id=end.ledger_id,
-            incarnation=end.incarnation,
-            segment=end.segment,
-            offset=offset + batch_header.total_bytes,
-            head=batch_header.head,
-            batch=batch_header.number,
-            closed=closed,
+            raise damaged(self._path, offset, "no_record", fault=fault) from fault
+        self._found.end = structs.replace(
+            end, offset=offset + batch_header.total_bytes, head=batch_header.head, batch=batch_header.number, **changes
         )
 
     def _behind(self, header: SegmentHeader) -> tuple[int, Behind]:

@@ -8,6 +8,7 @@ from typing import Any
 from sidecar.contract import values as v
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
+from sidecar.ledger.opening import Told
 
 FRAME_BYTES_MAX = 4096
 SEGMENT_BYTES = 4 * (FRAME_BYTES_MAX + 65_536) + 4096 - (4 * (FRAME_BYTES_MAX + 65_536)) % 4096
@@ -50,7 +51,7 @@ def completed(place: Place, charge: int = 60, response: bytes = b"the answer", *
 
 
 class Totals:
-    """Spend derived from records, as the daemon derives it at open."""
+    """Spend derived from records, as the daemon derives it at open; `begun` are those that no seal has summed."""
 
     def __init__(self) -> None:
         self.spent = 0
@@ -64,6 +65,13 @@ class Totals:
     def on_completed(self, record: v.BeginRecord, end: v.CompletedRecord) -> None:
         self.reserved -= record.reservation_micro_usd
         self.spent += end.charge_micro_usd
+
+    def on_sum(self, caller: str, at_unix_ms: int, charged_micro_usd: int) -> None:
+        self.spent += charged_micro_usd
+
+    @property
+    def told(self) -> Told:
+        return Told(on_begin=self.on_begin, on_completed=self.on_completed, on_sum=self.on_sum)
 
 
 class WatchedFiles(DiskFiles):
