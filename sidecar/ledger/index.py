@@ -19,7 +19,7 @@ import msgspec
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import seal_format
 from sidecar.ledger.face import Recorded
-from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.landing import Place
@@ -142,7 +142,7 @@ class Index:
         self.open: dict[bytes, Recorded] = {}  # begun, and ended by nothing
 
     def find(self, key: bytes) -> Recorded | None:
-        """Raises LedgerUnavailable where what a seal says, or names, can't be read back."""
+        """Raises LedgerUnavailable where a seal, or what it names, can't be read, RecordDamaged where it is damaged."""
         recorded = self.book.recorded.get(key)
         if recorded is None and (self.waiting or self.sealed):
             return self._found_behind(key)
@@ -169,7 +169,9 @@ class Index:
         try:
             begin, place = self._read_back.begin(*entry.begin)
             completed = Place(*entry.completed, self._read_back.length(*entry.completed)) if entry.completed else None
-        except (OSError, FormatFault) as fault:
+        except FormatFault as fault:
+            raise RecordDamaged(f"a record can't be read back: {fault}") from fault
+        except OSError as fault:
             if isinstance(fault, FileNotFoundError) and entry.begin[0] <= self._read_back.dropped_until:
                 return None  # it was dropped, and whoever asks for it again is late
             raise LedgerUnavailable(f"a record can't be read back: {fault}") from fault

@@ -30,7 +30,7 @@ from sidecar.contract.values import (
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
 from sidecar.ledger.face import Recorded
-from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import Book, WindowOf, key_of
@@ -380,14 +380,16 @@ class Ledger:
         assert recorded.completed is not None
         try:
             body = await trio.to_thread.run_sync(self._read_back.record, recorded.completed)
-        except (OSError, FormatFault, RuntimeError) as fault:  # the last one: no thread can be started
+        except FormatFault as fault:
+            raise RecordDamaged(f"the recorded answer can't be read back: {fault}") from fault
+        except (OSError, RuntimeError) as fault:  # the second: no thread can be started
             raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
         completed = body.completed
         if not completed or (completed.begin_segment, completed.begin_offset) != (
             recorded.begin.segment,
             recorded.begin.offset,
         ):
-            raise LedgerUnavailable("the recorded answer can't be read back: another record stands in its place")
+            raise RecordDamaged("the recorded answer can't be read back: another record stands in its place")
         if completed.response[:1] != STORED_AS_IS:
             raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
         return completed.response[1:]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.ledger import seal_format as on_disk
-from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged, LedgerUnavailable
+from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged, LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, OtherVersion
 from sidecar.ledger.seal_format import (
@@ -63,7 +63,7 @@ class Sealed:
         self._files.close(self._descriptor)
 
     def find(self, key: bytes) -> Entry | None:
-        """Raises LedgerUnavailable where the seal can't be read back as it was written."""
+        """Raises LedgerUnavailable where the seal can't be read, RecordDamaged where other bytes stand in it."""
         prefix = int.from_bytes(key[:8], "big")
         number = bisect_right(self._fences, prefix) - 1
         while number >= 0:
@@ -79,7 +79,7 @@ class Sealed:
         except OSError as error:
             raise LedgerUnavailable(f"{self.path.name} can't be read: {error.strerror or error}") from error
         if not on_disk.block_is_whole(block, self._seed):
-            raise LedgerUnavailable(f"{self.path.name} is damaged at byte {number * BLOCK_BYTES}")
+            raise RecordDamaged(f"{self.path.name} is damaged at byte {number * BLOCK_BYTES}")
         return block
 
     def entries(self, breathe: GoOn = lambda: None) -> Iterator[bytes]:

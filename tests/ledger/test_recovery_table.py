@@ -142,16 +142,16 @@ MADE: dict[Damage, tuple[Callable[[Segment], None], Callable[[Segment], int], st
         "a record whose CRC fits",
     ),
     "record_of_another_version": (
-        record_with(4, 5, crc_fits=True),
+        record_with(4, 8, crc_fits=True),
         lambda segment: segment.end - BLOCK_BYTES,
-        "a newer version of sidecar wrote kind 5",
+        "a newer version of sidecar wrote kind 8",
     ),
 }
 BY_WHAT_IS_BEHIND = {decision for decision in DECISIONS.values() if decision in DAMAGES}
 
 
 def test_the_table_of_damages_is_whole() -> None:
-    assert set(DAMAGES) == {*MADE, *BY_WHAT_IS_BEHIND, "missing"}
+    assert set(DAMAGES) == {*MADE, *BY_WHAT_IS_BEHIND, "missing", "sealed_missing"}
 
 
 @pytest.mark.parametrize("target", [EARLIER, LAST], ids=["earlier", "last"])
