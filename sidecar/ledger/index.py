@@ -97,7 +97,11 @@ class Book:
         row = SegmentRow(
             number=self.number,
             segment_bytes=self.segment_bytes,
+            incarnation=end.incarnation,
             end=end.offset,
+            head=end.head,
+            batch=end.batch,
+            closed=end.closed,
             records=self.records,
             begins=self._begins,
             completions=self._completions,

@@ -30,11 +30,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct, structs
 
-from sidecar.contract.values import RecordBody
+from sidecar.contract.values import CheckpointRecord, ClosedRecord, LowWaterRecord, RecordBody
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
@@ -137,14 +137,14 @@ class Found(Struct, kw_only=True):
     records: int = 0
 
 
-def changes_of(body: RecordBody, end: End) -> dict[str, Any]:
+def end_after(record: object, end: End) -> End:
     """What holds of the record's end from this record on."""
-    if body.low_water:
-        return {"low_water_unix_ms": max(end.low_water_unix_ms, body.low_water.expires_at_unix_ms)}
-    if body.checkpoint:
-        digest = bytes(body.checkpoint.file_sha256)
-        return {"checkpoint_segment": body.checkpoint.segment, "checkpoint_sha256": digest}
-    return {"closed": True} if body.closed else {}
+    if isinstance(record, LowWaterRecord):
+        return structs.replace(end, low_water_unix_ms=max(end.low_water_unix_ms, record.expires_at_unix_ms))
+    if isinstance(record, CheckpointRecord):
+        digest = bytes(record.file_sha256)
+        return structs.replace(end, checkpoint_segment=record.segment, checkpoint_sha256=digest)
+    return structs.replace(end, closed=True) if isinstance(record, ClosedRecord) else end
 
 
 def read(
@@ -300,20 +300,19 @@ class _Segment:
             raise damaged(self._path, offset, "batch_behind_exit")
         if on_disk.chained_head(batch_header, batch, end.head) != batch_header.head:
             raise damaged(self._path, offset, "off_the_chain")
-        changes: dict[str, Any] = {}
         try:
             for record in on_disk.records_of(batch_header, batch, offset):
-                if changes.get("closed"):
+                if end.closed:
                     raise FormatFault("nothing after a clean exit")
                 self._take(record.body, Place(header.segment, record.offset, record.length))
-                changes |= changes_of(record.body, end)
+                end = end_after(record.body.chosen, end)
                 self._found.records += 1
         except OtherVersion as fault:
             raise damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
         except FormatFault as fault:
             raise damaged(self._path, offset, "no_record", fault=fault) from fault
         self._found.end = structs.replace(
-            end, offset=offset + batch_header.total_bytes, head=batch_header.head, batch=batch_header.number, **changes
+            end, offset=offset + batch_header.total_bytes, head=batch_header.head, batch=batch_header.number
         )
 
     def _behind(self, header: SegmentHeader) -> tuple[int, Behind]:

@@ -46,6 +46,9 @@ _TRAILER: Final = struct.Struct(">8sIIIII")
 _CRC: Final = struct.Struct(">I")
 _SEED: Final = struct.Struct(">16sQQ")
 _ENTRY: Final = struct.Struct(">16sIBIIBI")
+_BEGUN_IN: Final = slice(16, 20)
+_ENDED_IN: Final = slice(25, 29)
+_NOWHERE: Final = bytes(4)
 _NAME: Final = re.compile(r"(\d{16})-(\d{16})\.seal")
 
 TRAILER_BYTES: Final = _TRAILER.size + _CRC.size
@@ -79,15 +82,20 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class SegmentRow(Struct, frozen=True, kw_only=True):
-    """What one segment holds; instants are Unix ms.
+    """What one segment holds, and how it ends; instants are Unix ms.
 
-    `end` is where its last batch ends. `admitted_until` is the latest admission of a request that begins or ends here,
-    `expires_until` the latest expires-at of one that begins here; 0 where there is none.
+    `end` is where its last batch ends, `head` and `batch` are of the chain there, `closed` is by a clean exit.
+    `admitted_until` is the latest admission of a request that begins or ends here, `expires_until` the latest
+    expires-at of one that begins here; 0 where there is none.
     """
 
     number: int
     segment_bytes: int
+    incarnation: int
     end: int
+    head: bytes
+    batch: int
+    closed: bool
     records: int
     begins: int
     completions: int
@@ -167,6 +175,16 @@ def decode_entry(entry: bytes) -> Entry:
         begin=(begun_in, begun_high << 32 | begun_low),
         completed=(ended_in, ended_high << 32 | ended_low) if ended_in else None,
     )
+
+
+def begins_until(entry: bytes, segment: int) -> bool:
+    """Whether the Begin of an encoded entry stands in this segment or before it."""
+    return entry[_BEGUN_IN] <= segment.to_bytes(4, "big")
+
+
+def ends_until(entry: bytes, segment: int) -> bool:
+    """Whether the Completed of an encoded entry stands in this segment or before it."""
+    return _NOWHERE < entry[_ENDED_IN] <= segment.to_bytes(4, "big")
 
 
 def blocks_of(entries: Iterable[bytes], seed: int) -> Iterator[bytes]:

@@ -31,7 +31,6 @@ from sidecar.ledger.seal_format import (
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _BLOCKS_AT_ONCE: Final = 64
-_COMPLETED_IN: Final = slice(KEY_BYTES + 9, KEY_BYTES + 13)  # of an entry: the segment of its Completed
 _BEGIN: Final = slice(KEY_BYTES, KEY_BYTES + 9)
 
 GoOn = Callable[[], None]
@@ -235,8 +234,7 @@ def _merged(older: Iterator[bytes], newer: Iterator[bytes], path: Path) -> Itera
 def _without_dropped(entries: Iterator[bytes], dropped_until: int) -> Iterator[bytes]:
     if not dropped_until:
         return entries
-    bound = dropped_until.to_bytes(4, "big")
-    return (entry for entry in entries if entry[_COMPLETED_IN] > bound or not any(entry[_COMPLETED_IN]))
+    return (entry for entry in entries if not on_disk.ends_until(entry, dropped_until))
 
 
 def _added(first: Iterable[WindowSum], second: Iterable[WindowSum], low_water_unix_ms: int) -> tuple[WindowSum, ...]:
