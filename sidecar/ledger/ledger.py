@@ -36,6 +36,7 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import key_of
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.lean_records import BeginAtOpen
 from sidecar.ledger.lock import take_lock
 from sidecar.ledger.recovery import Replayed
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
@@ -110,8 +111,8 @@ class Ledger:
         clock_unix_ms: Callable[[], int] = unix_ms,
         randbytes: Callable[[int], bytes] = secrets.token_bytes,
         threads: Threads = _THREADS,
-        on_begin: Callable[[BeginRecord], None] | None = None,
-        on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
+        on_begin: Callable[[BeginAtOpen], None] | None = None,
+        on_completed: Callable[[BeginAtOpen, CompletedRecord], None] | None = None,
         on_pressure: Callable[[str | None], None] = lambda why: None,
     ) -> Ledger:
         """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
@@ -129,7 +130,7 @@ class Ledger:
             spares.remove_leftovers(files, directory)
             files.keep_directory(directory)
             files.sync_directory(directory)
-            found = recovery.read(files, directory, replayed.take, cold=True)
+            found = recovery.replay(files, directory, replayed.take, cold=True)
             set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None
             if found.end.segment and not found.tail:
                 path = recovery.segment_path(directory, found.end.segment)
@@ -140,7 +141,7 @@ class Ledger:
                 records=found.records,
                 set_aside=set_aside,
                 set_aside_bytes=found.tail.length if found.tail else 0,
-                indeterminate=tuple(replayed.open.values()),
+                indeterminate=replayed.open,
             )
             ledger = cls(lock, files, replayed, summary, found.low_water_unix_ms, directory)
             ledger._begin_segment(found.end, segment_bytes, clock_unix_ms, randbytes, threads)

@@ -34,13 +34,14 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
+from sidecar.contract.values import BeginRecord, ClosedRecord, CompletedRecord, LowWaterRecord, RecordBody
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, OtherVersion, SegmentHeader
-from sidecar.ledger.index import Index, key_of
+from sidecar.ledger.index import Index, key_of_new
 from sidecar.ledger.landing import Place
+from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, in_full, lean_records, whole
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 _SCAN_BYTES: Final = 1 << 20
@@ -148,41 +149,64 @@ class Found(Struct, kw_only=True):
     low_water_unix_ms: int = 0
 
 
+# A segment's number, and of one batch in it every record, with its offset in the file and its length.
+TakeBatch = Callable[[int, list[tuple[LeanRecord, int, int]]], None]
+
+
 class Replayed:
     """The requests of a ledger as its records tell them, checked while they are read: an index and what is open."""
 
     def __init__(
         self,
-        on_begin: Callable[[BeginRecord], None] | None = None,
-        on_completed: Callable[[BeginRecord, CompletedRecord], None] | None = None,
+        on_begin: Callable[[BeginAtOpen], None] | None = None,
+        on_completed: Callable[[BeginAtOpen, CompletedRecord], None] | None = None,
     ) -> None:
         self.index = Index()
-        self.open: dict[tuple[int, int], BeginRecord] = {}
+        self._open: dict[tuple[int, int], tuple[bytes, BeginAtOpen]] = {}
         self._on_begin = on_begin
         self._on_completed = on_completed
 
-    def take(self, body: RecordBody, place: Place) -> None:
+    @property
+    def open(self) -> tuple[BeginRecord, ...]:
+        return tuple(whole(begin) for _, begin in self._open.values())
+
+    def take(self, segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
         """Raises FormatFault for a record that contradicts the ones before it."""
-        if body.begin:
-            begin = body.begin
-            key = key_of(begin.caller_runtime_id, begin.request_id)
-            if self.index.find(key):
-                raise FormatFault("a request that had not begun before")
-            self.index.begun(key, begin, place)
-            self.open[place.segment, place.offset] = begin
-            if self._on_begin:
-                self._on_begin(begin)
-        elif body.completed:
-            completed = body.completed
-            opened = self.open.pop((completed.begin_segment, completed.begin_offset), None)
-            if opened is None:
-                raise FormatFault("the completion of a request that is open")
-            self.index.completed(key_of(opened.caller_runtime_id, opened.request_id), completed, place)
-            if self._on_completed:
-                self._on_completed(opened, completed)
+        for record, offset, length in records:
+            if type(record) is BeginAtOpen:
+                self._begun(record, Place(segment, offset, length))
+            elif type(record) is CompletedRecord:
+                self._completed(record, Place(segment, offset, length))
+
+    def _begun(self, begin: BeginAtOpen, place: Place) -> None:
+        key = key_of_new(begin.caller_runtime_id, begin.request_id)
+        if not self.index.begun_at_open(key, begin, place):
+            raise FormatFault("a request that had not begun before")
+        self._open[place.segment, place.offset] = key, begin
+        if self._on_begin:
+            self._on_begin(begin)
+
+    def _completed(self, completed: CompletedRecord, place: Place) -> None:
+        opened = self._open.pop((completed.begin_segment, completed.begin_offset), None)
+        if opened is None:
+            raise FormatFault("the completion of a request that is open")
+        key, begin = opened
+        self.index.completed_at_open(key, place)
+        if self._on_completed:
+            self._on_completed(begin, completed)
 
 
 def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], None], *, cold: bool) -> Found:
+    """Every record in order and in full, through `take`; otherwise as `replay`."""
+
+    def take_batch(segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+        for record, offset, length in records:
+            take(in_full(record), Place(segment, offset, length))
+
+    return replay(files, directory, take_batch, cold=cold)
+
+
+def replay(files: DiskFiles, directory: Path, take: TakeBatch, *, cold: bool) -> Found:
     """Every record in order, through `take`; raises LedgerDamaged. `cold`: past the page cache, as an open must."""
     found = Found(end=End())
     numbers = segments_in(files, directory)
@@ -203,9 +227,7 @@ def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], 
 class _Segment:
     """One segment being read; moves `found.end` on as batches prove whole."""
 
-    def __init__(
-        self, files: DiskFiles, path: Path, descriptor: int, found: Found, take: Callable[[RecordBody, Place], None]
-    ) -> None:
+    def __init__(self, files: DiskFiles, path: Path, descriptor: int, found: Found, take: TakeBatch) -> None:
         self._files = files
         self._path = path
         self._descriptor = descriptor
@@ -282,21 +304,20 @@ class _Segment:
             raise _damaged(self._path, offset, "batch_behind_exit")
         if on_disk.chained_head(batch_header, batch, end.head) != batch_header.head:
             raise _damaged(self._path, offset, "off_the_chain")
-        closed = False
         try:
-            for record in on_disk.records_of(batch_header, batch, offset):
-                if closed:
-                    raise FormatFault("nothing after a clean exit")
-                self._take(record.body, Place(header.segment, record.offset, record.length))
-                if record.body.low_water:
-                    low_water = record.body.low_water.expires_at_unix_ms
-                    self._found.low_water_unix_ms = max(self._found.low_water_unix_ms, low_water)
-                closed = bool(record.body.closed)
-                self._found.records += 1
+            records = lean_records(batch_header, batch, offset)
+            self._take(header.segment, records)
+            kinds = [type(record) for record, _, _ in records]
+            if ClosedRecord in kinds[:-1]:
+                raise FormatFault("nothing after a clean exit")
         except OtherVersion as fault:
             raise _damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
         except FormatFault as fault:
             raise _damaged(self._path, offset, "no_record", fault=fault) from fault
+        self._found.records += len(records)
+        if LowWaterRecord in kinds:
+            marks = [record.expires_at_unix_ms for record, _, _ in records if isinstance(record, LowWaterRecord)]
+            self._found.low_water_unix_ms = max(self._found.low_water_unix_ms, *marks)
         self._found.end = End(
             ledger_id=end.ledger_id,
             incarnation=end.incarnation,
@@ -304,7 +325,7 @@ class _Segment:
             offset=offset + batch_header.total_bytes,
             head=batch_header.head,
             batch=batch_header.number,
-            closed=closed,
+            closed=ClosedRecord in kinds,
         )
 
     def _behind(self, header: SegmentHeader) -> tuple[int, Behind]:

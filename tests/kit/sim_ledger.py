@@ -21,6 +21,7 @@ from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.commit_thread import CommitThread, Job, Told
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landed, Landing, Place
+from sidecar.ledger.lean_records import BeginAtOpen, whole
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.threads import Threads
@@ -117,12 +118,12 @@ class Found:
         self.lines: list[Line] = []
         self.totals = records.Totals()
 
-    def on_begin(self, record: BeginRecord) -> None:
-        self.lines.append(record)
+    def on_begin(self, record: BeginAtOpen) -> None:
+        self.lines.append(whole(record))
         self.totals.on_begin(record)
 
-    def on_completed(self, begin: BeginRecord, record: CompletedRecord) -> None:
-        self.lines.append((begin, record))
+    def on_completed(self, begin: BeginAtOpen, record: CompletedRecord) -> None:
+        self.lines.append((whole(begin), record))
         self.totals.on_completed(begin, record)
 
 

@@ -53,7 +53,7 @@ class MemoryFiles(DiskFiles):
 def read(contents: Contents) -> tuple[Totals, Found]:
     totals = Totals()
     replayed = Replayed(totals.on_begin, totals.on_completed)
-    return totals, recovery.read(MemoryFiles(contents), Path("ledger"), replayed.take, cold=False)
+    return totals, recovery.replay(MemoryFiles(contents), Path("ledger"), replayed.take, cold=False)
 
 
 async def session(open_ledger: OpenLedger, numbers: list[int], *, clean: bool) -> None:

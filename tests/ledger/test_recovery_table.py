@@ -72,7 +72,7 @@ class Segment:
 def read(segments: Mapping[int, Segment]) -> Found:
     files = {segment_path(FOLDER, number).name: bytes(segment.content) for number, segment in segments.items()}
     disk = SimDisk(Directory({name: File(content, len(content)) for name, content in files.items()}))
-    return recovery.read(disk, FOLDER, Replayed().take, cold=True)
+    return recovery.replay(disk, FOLDER, Replayed().take, cold=True)
 
 
 def ledger_with(change: Callable[[Segment], None], target: int) -> dict[int, Segment]:
