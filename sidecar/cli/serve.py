@@ -14,10 +14,10 @@ from sidecar.cli.output import say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
-from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.contract.values import CompletedRecord
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.opening import Told
+from sidecar.ledger.opening import Begun, Told
 from sidecar.ops.log import Form, Log
 from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
@@ -58,11 +58,11 @@ def _serve(config: Config, log: Log) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
 
-    def begun(begin: BeginRecord) -> None:
+    def begun(begin: Begun) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
 
-    def completed(begin: BeginRecord, record: CompletedRecord) -> None:
+    def completed(begin: Begun, record: CompletedRecord) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
 

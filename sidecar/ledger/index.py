@@ -23,6 +23,7 @@ from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.landing import Place
+from sidecar.ledger.lean_records import BeginAtOpen, digest_of
 from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.seal_format import KEY_BYTES, End, Entry, SealDocument, SegmentRow, WindowSum
 from sidecar.ledger.sealed import Sealed, write_seal
@@ -32,16 +33,25 @@ from sidecar.rules.windows import window_start
 WindowOf = Callable[[str], int]
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_hash: Final = sha256()  # a copy of one is made in half the time of a new one
 
 
-@lru_cache(maxsize=1024)  # a request's key is wanted when it is decided, begun and completed
-def key_of(caller_runtime_id: str, request_id: str) -> bytes:
-    return sha256(_encode([caller_runtime_id, request_id])).digest()[:KEY_BYTES]
+def key_of_new(caller_runtime_id: str, request_id: str) -> bytes:
+    """The same, where it is wanted once."""
+    hashed = _hash.copy()
+    hashed.update(_encode((caller_runtime_id, request_id)))
+    return hashed.digest()[:KEY_BYTES]
 
 
-def recorded_of(begin: BeginRecord, place: Place, completed: Place | None = None) -> Recorded:
+# A request's key is wanted when it is decided, begun and completed.
+key_of: Final = lru_cache(maxsize=1024)(key_of_new)
+
+
+def recorded_of(begin: BeginRecord | BeginAtOpen, place: Place, completed: Place | None = None) -> Recorded:
+    """Raises FormatFault for a BeginAtOpen whose identity is no digest."""
+    identity = begin.identity_sha256
     return Recorded(
-        identity=bytes(begin.identity_sha256),
+        identity=bytes(identity) if isinstance(identity, tuple) else digest_of(identity),
         reservation_micro_usd=begin.reservation_micro_usd,
         admitted_at_unix_ms=begin.admitted_at_unix_ms,
         begin=place,
@@ -69,7 +79,7 @@ class Book:
         self._expires_until = 0
         self.records = 0
 
-    def begun(self, key: bytes, record: BeginRecord, place: Place) -> Recorded:
+    def begun(self, key: bytes, record: BeginRecord | BeginAtOpen, place: Place) -> Recorded:
         recorded = self.recorded[key] = recorded_of(record, place)
         self._begins += 1
         self._admitted_until = max(self._admitted_until, record.admitted_at_unix_ms)
@@ -181,7 +191,7 @@ class Index:
             raise LedgerUnavailable(f"a record can't be read back: {fault}") from fault
         return recorded_of(begin, place, completed)
 
-    def begun(self, key: bytes, record: BeginRecord, place: Place) -> None:
+    def begun(self, key: bytes, record: BeginRecord | BeginAtOpen, place: Place) -> None:
         assert self.in_memory(key) is None, "a request begins twice"
         self.open[key] = self.book.begun(key, record, place)
 

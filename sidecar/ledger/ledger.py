@@ -155,7 +155,7 @@ class Ledger:
                 records_read=found.records,
                 set_aside=set_aside,
                 set_aside_bytes=found.tail.length if found.tail else 0,
-                indeterminate=tuple(opening.open.values()),
+                indeterminate=opening.open,
             )
             ledger = cls(lock, files, opening, summary, directory, terms)
             ledger._begin_segment(found.end, opening)

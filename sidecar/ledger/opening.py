@@ -13,15 +13,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
+from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger import recovery
 from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.faults import SEAL_AGAIN, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, SegmentHeader
-from sidecar.ledger.index import Book, Index, WindowOf, key_of, recorded_of
+from sidecar.ledger.index import Book, Index, WindowOf, key_of, key_of_new, recorded_of
 from sidecar.ledger.landing import Place
+from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, whole
 from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.recovery import Found, segment_path
 from sidecar.ledger.seal_format import End, SegmentRow, segments_of_name
@@ -32,12 +33,15 @@ SEALS_OPEN_MAX: Final = 16  # in an opening, which is to be quick; while the led
 _NO_BOOK: Final = 0
 
 
+Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
+
+
 class Told(Struct, frozen=True, kw_only=True):
     """Who hears of what an opening finds. Begins and completions that are summed in seals are not told one by one:
     `on_sum` gets the caller, an instant of the window, and what was charged in it."""
 
-    on_begin: Callable[[BeginRecord], None] = lambda begin: None
-    on_completed: Callable[[BeginRecord, CompletedRecord], None] = lambda begin, completed: None
+    on_begin: Callable[[Begun], None] = lambda begin: None
+    on_completed: Callable[[Begun, CompletedRecord], None] = lambda begin, completed: None
     on_sum: Callable[[str, int, int], None] = lambda caller, at_unix_ms, charged_micro_usd: None
 
 
@@ -55,7 +59,7 @@ class Opening:
         self.dropped = Dropped()
         self.checkpoint_sha256 = b""
         self.index = Index(self.read_back, Book(_NO_BOOK, 0, End(), window_of))
-        self.open: dict[tuple[int, int], BeginRecord] = {}
+        self._open: dict[tuple[int, int], tuple[bytes, Begun]] = {}
         self.found: Found
 
     def read(self) -> Found:
@@ -68,9 +72,22 @@ class Opening:
         start = self.index.sealed[-1].document.end if self.index.sealed else self.base
         self._take_open()
         self._take_sums()
-        self.found = recovery.read(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
+        self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
         self._check_checkpoint()
         return self.found
+
+    @property
+    def open(self) -> tuple[BeginRecord, ...]:
+        """The requests that nothing on record has ended."""
+        return tuple(self._whole(place, begin) for place, (_, begin) in self._open.items())
+
+    def _whole(self, place: tuple[int, int], begin: Begun) -> BeginRecord:
+        try:
+            return whole(begin) if isinstance(begin, BeginAtOpen) else begin
+        except FormatFault as fault:
+            raise recovery.damaged(
+                segment_path(self._directory, place[0]), place[1], "no_record", fault=fault
+            ) from fault
 
     @property
     def rows(self) -> Iterator[SegmentRow]:
@@ -171,8 +188,9 @@ class Opening:
                 raise recovery.damaged(
                     segment_path(self._directory, segment), offset, "no_record", fault=fault
                 ) from fault
-            self._begun(begin, place)
-            self.index.open[key_of(begin.caller_runtime_id, begin.request_id)] = recorded_of(begin, place)
+            key = key_of(begin.caller_runtime_id, begin.request_id)
+            self.index.open[key] = recorded_of(begin, place)
+            self._begun(key, begin, place)
 
     def _take_sums(self) -> None:
         for seal in self.index.sealed:
@@ -197,19 +215,20 @@ class Opening:
                     if start is not None and begin.admitted_at_unix_ms >= start:
                         self._told.on_sum(begin.caller_runtime_id, begin.admitted_at_unix_ms, charged)
 
-    def _charges_in(self, row: SegmentRow) -> list[tuple[BeginRecord, int]]:
-        begun: dict[tuple[int, int], BeginRecord] = {}
-        charged: list[tuple[BeginRecord, int]] = []
+    def _charges_in(self, row: SegmentRow) -> list[tuple[Begun, int]]:
+        begun: dict[tuple[int, int], BeginAtOpen] = {}
+        charged: list[tuple[Begun, int]] = []
 
-        def take(body: RecordBody, place: Place) -> None:
-            if body.begin:
-                begun[place.segment, place.offset] = body.begin
-            elif body.completed:
-                named = body.completed.begin_segment, body.completed.begin_offset
-                begin = begun.pop(named, None) or self.read_back.begin(*named)[0]
-                charged.append((begin, body.completed.charge_micro_usd))
+        def take(segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+            for record, offset, _ in records:
+                if type(record) is BeginAtOpen:
+                    begun[segment, offset] = record
+                elif type(record) is CompletedRecord:
+                    named = record.begin_segment, record.begin_offset
+                    begin = begun.pop(named, None) or self.read_back.begin(*named)[0]
+                    charged.append((begin, record.charge_micro_usd))
 
-        recovery.read_one(self._files, self._directory, row.number, take)
+        recovery.replay_one(self._files, self._directory, row.number, take)
         return charged
 
     # --- what is not sealed -------------------------------------------------------------------------------------
@@ -233,25 +252,30 @@ class Opening:
                 seal.close()
                 self._files.unlink(seal.path)
 
-    def take(self, body: RecordBody, place: Place) -> None:
-        """Raises FormatFault for a record that contradicts the ones before it."""
-        self.index.book.records += 1
-        if body.begin:
-            begin = body.begin
-            key = key_of(begin.caller_runtime_id, begin.request_id)
-            if self.index.in_memory(key):
-                raise FormatFault("a request that had not begun before")
-            self.index.begun(key, begin, place)
-            self._begun(begin, place)
-        elif body.completed:
-            completed = body.completed
-            opened = self.open.pop((completed.begin_segment, completed.begin_offset), None)
-            if opened is None:
-                raise FormatFault("the completion of a request that is open")
-            caller = opened.caller_runtime_id
-            self.index.completed(key_of(caller, opened.request_id), caller, completed, place)
-            self._told.on_completed(opened, completed)
+    def take(self, segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+        """One batch. Raises FormatFault for a record that contradicts the ones before it."""
+        self.index.book.records += len(records)
+        for record, offset, length in records:
+            if type(record) is BeginAtOpen:
+                self._begun_again(record, Place(segment, offset, length))
+            elif type(record) is CompletedRecord:
+                self._completed_again(record, Place(segment, offset, length))
 
-    def _begun(self, begin: BeginRecord, place: Place) -> None:
-        self.open[place.segment, place.offset] = begin
+    def _begun_again(self, begin: BeginAtOpen, place: Place) -> None:
+        key = key_of_new(begin.caller_runtime_id, begin.request_id)
+        if self.index.in_memory(key):
+            raise FormatFault("a request that had not begun before")
+        self.index.begun(key, begin, place)
+        self._begun(key, begin, place)
+
+    def _completed_again(self, completed: CompletedRecord, place: Place) -> None:
+        opened = self._open.pop((completed.begin_segment, completed.begin_offset), None)
+        if opened is None:
+            raise FormatFault("the completion of a request that is open")
+        key, begin = opened
+        self.index.completed(key, begin.caller_runtime_id, completed, place)
+        self._told.on_completed(begin, completed)
+
+    def _begun(self, key: bytes, begin: Begun, place: Place) -> None:
+        self._open[place.segment, place.offset] = key, begin
         self._told.on_begin(begin)

@@ -8,7 +8,7 @@ from typing import Any
 from sidecar.contract import values as v
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
-from sidecar.ledger.opening import Told
+from sidecar.ledger.opening import Begun, Told
 
 FRAME_BYTES_MAX = 4096
 SEGMENT_BYTES = 4 * (FRAME_BYTES_MAX + 65_536) + 4096 - (4 * (FRAME_BYTES_MAX + 65_536)) % 4096
@@ -58,11 +58,11 @@ class Totals:
         self.reserved = 0
         self.begun: list[str] = []
 
-    def on_begin(self, record: v.BeginRecord) -> None:
+    def on_begin(self, record: Begun) -> None:
         self.reserved += record.reservation_micro_usd
         self.begun.append(record.request_id)
 
-    def on_completed(self, record: v.BeginRecord, end: v.CompletedRecord) -> None:
+    def on_completed(self, record: Begun, end: v.CompletedRecord) -> None:
         self.reserved -= record.reservation_micro_usd
         self.spent += end.charge_micro_usd
 

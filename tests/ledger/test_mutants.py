@@ -112,13 +112,6 @@ def appended_to_the_segment_that_a_crash_left(patch: pytest.MonkeyPatch) -> None
             segment_bytes,
             clock,
             self._batch_landed,
-            terms.threads.commit,  # fmt: skip
-            self._directory,
-            end,
-            end.incarnation,
-            segment_bytes,
-            clock,
-            self._batch_landed,
             terms.threads.commit,
         )
         self._writer._slot = last
@@ -168,7 +161,7 @@ BY_STATES: dict[str, Mutant] = {
     "a batch is never synced": partial(not_synced_from, "_write"),
     "a header is not synced before it gets its name": partial(not_synced_from, "_put_to_use"),
     "the directory is not synced when a segment gets its name": partial(left_out, "sync_directory", "_put_to_use"),
-    "what is read at an open is not synced": partial(left_out, "forget_cache", "read"),
+    "what is read at an open is not synced": partial(left_out, "forget_cache", "replay"),
     "the names above the directory are not synced": partial(left_out, "sync_directory", "make_directory"),
     "the tail that is set aside is not synced": partial(left_out, "sync", "set_aside"),
     "its directory is not synced": partial(left_out, "sync_directory", "set_aside"),

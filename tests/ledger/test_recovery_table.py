@@ -74,7 +74,7 @@ def read(segments: Mapping[int, Segment]) -> Found:
     files = {segment_path(FOLDER, number).name: bytes(segment.content) for number, segment in segments.items()}
     disk = SimDisk(Directory({name: File(content, len(content)) for name, content in files.items()}))
     opening = Opening(disk, FOLDER, window_of=lambda caller: 0, now_unix_ms=0, told=Told())
-    return recovery.read(disk, FOLDER, opening.take, cold=True)
+    return recovery.replay(disk, FOLDER, opening.take, cold=True)
 
 
 def ledger_with(change: Callable[[Segment], None], target: int) -> dict[int, Segment]:
