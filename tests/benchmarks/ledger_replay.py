@@ -23,7 +23,7 @@ from sidecar.ledger import recovery
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, RECORD_HEADER_BYTES, BatchHeader
 from sidecar.ledger.lean_records import BeginAtOpen
-from sidecar.ledger.recovery import Replayed
+from sidecar.ledger.opening import Opening, Told
 from sidecar.rules.windows import Account
 
 _RECORD = Packed(">IBBHI")
@@ -103,7 +103,9 @@ def replay(directory: Path) -> int:
         account = accounts[begin.caller_runtime_id]
         account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
 
-    return recovery.replay(DiskFiles(), directory, Replayed(begun, completed).take, cold=False).records
+    told = Told(on_begin=begun, on_completed=completed)
+    opening = Opening(DiskFiles(), directory, window_of=lambda caller: 86_400, now_unix_ms=0, told=told)
+    return recovery.replay(DiskFiles(), directory, opening.take, cold=False).records
 
 
 def measured(directory: Path, folder: Path, rounds: int) -> tuple[dict[str, Pass], Pass]:
