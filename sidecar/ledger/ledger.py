@@ -86,6 +86,7 @@ class Ledger:
         self._directory = directory
         self._live: set[bytes] = set()
         self._on_the_way: set[bytes] = set()  # requests with a record queued: a second one would be a wrong line
+        self._left_open = {key_of(begin.caller_runtime_id, begin.request_id): begin for begin in found.indeterminate}
         self._low_water_unix_ms = low_water_unix_ms
         self._writer: Writer
         self._room: Room
@@ -258,6 +259,10 @@ class Ledger:
     def poisoned(self) -> str | None:
         return self._writer.poisoned
 
+    @property
+    def landed_batch(self) -> int:
+        return self._writer.landed_batch
+
     async def wait_poisoned(self) -> None:
         await self._writer.wait_poisoned()
 
@@ -275,6 +280,9 @@ class Ledger:
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         return self._index.find(key_of(caller_runtime_id, request_id))
+
+    def indeterminate(self, caller_runtime_id: str, request_id: str) -> BeginRecord | None:
+        return self._left_open.get(key_of(caller_runtime_id, request_id))
 
     def begin(self, record: BeginRecord) -> Landing:
         if self.poisoned or self.pressure:
@@ -321,6 +329,7 @@ class Ledger:
         def enter(place: Place) -> None:
             self._on_the_way.discard(key)
             self._index.completed(key, record, place)
+            self._left_open.pop(key, None)
 
         return self._append(key, Append(framed, slot, enter))
 

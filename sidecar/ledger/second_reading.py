@@ -122,6 +122,7 @@ class Reading:
         newest = self.newest_segment()
         descriptor = self._opened_next(newest)
         while descriptor is not None:
+            following: int | None = None
             try:
                 header = self._header(descriptor)
                 following = self._opened_next(0)
@@ -130,12 +131,11 @@ class Reading:
                     following = self._opened_next(self.newest_segment())
                     if following is not None:  # it has come since: what came before it did too
                         yield from self._batches(descriptor, header)
-                try:
-                    self._leave(descriptor, header, following)
-                except BaseException:
-                    if following is not None:
-                        self._files.close(following)
-                    raise
+                self._leave(descriptor, header, following)
+            except BaseException:  # also where whoever reads has had enough
+                if following is not None:
+                    self._files.close(following)
+                raise
             finally:
                 self._files.close(descriptor)
             descriptor = following

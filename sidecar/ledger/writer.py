@@ -90,6 +90,7 @@ class Writer:
         self._asleep: trio.lowlevel.Task | None = None
         self.poisoned: str | None = None
         self._poison = trio.Event()
+        self._landed_before = end.batch
         self.batches = 0
         self.records = 0
         self.written_bytes = 0
@@ -122,6 +123,11 @@ class Writer:
         self._gathered.append(append)
         self._gathered_bytes += len(append.framed)
         self._release_soon()
+
+    @property
+    def landed_batch(self) -> int:
+        """The number in the chain of the last batch that has landed."""
+        return self._landed_before + self.batches
 
     @property
     def queued(self) -> int:
