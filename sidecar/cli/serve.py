@@ -18,6 +18,8 @@ from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ops.log import Form, Log
+from sidecar.rules.conservation import Tally
+from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
 
@@ -56,14 +58,22 @@ def serve(config_path: Path, log_form: Form | None) -> int:
 def _serve(config: Config, log: Log) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
+    tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
 
     def begun(begin: BeginRecord) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
+        tally.begun(begin.caller_runtime_id, begin.admitted_at_unix_ms, begin.reservation_micro_usd)
 
     def completed(begin: BeginRecord, record: CompletedRecord) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
+        tally.ended(
+            begin.caller_runtime_id,
+            begin.admitted_at_unix_ms,
+            begin.reservation_micro_usd,
+            record.charge_micro_usd,
+        )
 
     def pressed(why: str | None) -> None:
         if why is None:
@@ -87,6 +97,10 @@ def _serve(config: Config, log: Log) -> int:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
     _log_recovery(ledger, log)
+    compared = tally.compared({caller: account.figures() for caller, account in accounts.items()})
+    if compared.mismatches:
+        told_mismatches(log, compared.mismatches, now="nothing is served")
+        return os.EX_SOFTWARE
     try:
         bound = Bound(config.daemon.socket, config.daemon.socket_mode)
     except SocketUnavailable:

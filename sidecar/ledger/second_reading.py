@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
@@ -117,7 +117,7 @@ class Reading:
             raise LedgerDamaged(self._path(0), 0, "segments that are numbered from 1 on")
         return max(numbers, default=0)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Raises LedgerDamaged, NoLedger, OSError; what was given before stands."""
         newest = self.newest_segment()
         descriptor = self._opened_next(newest)

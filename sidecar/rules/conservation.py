@@ -17,7 +17,9 @@ from msgspec import Struct
 
 from sidecar.rules.windows import WINDOWS_KEPT, Figures
 
-_TALLIED: Final = 4 * WINDOWS_KEPT  # windows of a caller; more than an account keeps, so that it decides what is compared
+_TALLIED: Final = (
+    4 * WINDOWS_KEPT
+)  # windows of a caller; more than an account keeps, so that it decides what is compared
 
 TOLD_MAX: Final = 16  # mismatches that are told one by one
 
@@ -66,9 +68,7 @@ class Tally:
         if (sums := self._callers.get(caller)) is not None:
             sums.add(admitted_at_unix_ms, settled=0, opened=reservation_micro_usd)
 
-    def ended(
-        self, caller: str, admitted_at_unix_ms: int, reservation_micro_usd: int, charge_micro_usd: int
-    ) -> None:
+    def ended(self, caller: str, admitted_at_unix_ms: int, reservation_micro_usd: int, charge_micro_usd: int) -> None:
         if (sums := self._callers.get(caller)) is not None:
             sums.add(admitted_at_unix_ms, settled=charge_micro_usd, opened=-reservation_micro_usd)
 
@@ -109,9 +109,7 @@ class _Sums:
     def _forget_old(self) -> None:
         oldest_kept = sorted(self._windows)[-_TALLIED]
         self._whole_from = max(self._whole_from, oldest_kept)
-        self._windows = {
-            start: sums for start, sums in self._windows.items() if start >= oldest_kept or sums[1]
-        }
+        self._windows = {start: sums for start, sums in self._windows.items() if start >= oldest_kept or sums[1]}
 
     def beside(self, caller: str, figures: Figures) -> Iterator[Mismatch]:
         """Each window of either, with both figures; a settled amount that one of them no longer keeps is 0 in both."""

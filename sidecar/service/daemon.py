@@ -250,7 +250,7 @@ class Daemon:
         return self._end_code
 
     def _stop_for_mismatch(self) -> None:
-        """The accounts are wrong, so nothing more may be reserved from them. What runs was paid for, and is recorded."""
+        """The accounts are wrong, so nothing more may be reserved from them. What runs is paid for, and recorded."""
         self._end_code = os.EX_SOFTWARE
         self._exchange.draining = True
         self._told_to_stop.set()
