@@ -76,7 +76,7 @@ def _add_resolve(tools: _Tools) -> None:
     resolving.description = "An Indeterminate request is settled: by the daemon on a socket, or in a ledger at rest."
     resolving.add_argument("directory", type=Path, nargs="?", metavar="DIRECTORY",
                            help="a ledger that no daemon holds; this or --socket")  # fmt: skip
-    resolving.add_argument("--socket", type=_path, metavar="PATH", help=f"{_SOCKET}; this or DIRECTORY")
+    resolving.add_argument("--socket", type=_path, metavar="PATH", help=f"{_SOCKET}; this or DIRECTORY, default: none")
     always = resolving.add_argument
     always("--caller", required=True, type=_id, metavar="ID", help="whose request; always wanted")
     always("--request", required=True, type=_id, metavar="ID", help="which request; always wanted")

@@ -14,8 +14,9 @@ from sidecar.contract.operator_frames import OPERATOR_CHECK, OperatorCheck, Oper
 
 EXIT_CODES: Final = {
     os.EX_OK: "the daemon's accounts are what the records add up to",
+    os.EX_USAGE: operator_call.EXIT_CODES[os.EX_USAGE],
     os.EX_DATAERR: "they are not: the windows are said, and the daemon stops",
-    **operator_call.EXIT_CODES,
+    **{code: meaning for code, meaning in operator_call.EXIT_CODES.items() if code != os.EX_USAGE},
 }
 
 

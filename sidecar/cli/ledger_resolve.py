@@ -47,7 +47,7 @@ def resolve_through(socket: Path, verdict: OperatorResolve) -> int:
     """Asks the daemon that holds the ledger."""
 
     def tell(resolved: OperatorResolved) -> int:
-        if resolved.state != "settled" or resolved.charge_micro_usd is None:
+        if resolved.found != "settled" or resolved.charge_micro_usd is None:
             _say(f"{_named(verdict)} is not indeterminate: {resolved.message}")
             return os.EX_UNAVAILABLE
         line_out(_settled(verdict, resolved.charge_micro_usd))

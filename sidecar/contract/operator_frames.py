@@ -26,7 +26,7 @@ WHO_CHARACTERS_MAX: Final = 128
 WHY_CHARACTERS_MAX: Final = 768  # with who and charge it fits the longest message that an outcome has
 
 ResolutionCharge = Literal["nothing", "reservation"]
-ResolutionState = Literal[
+Found = Literal[
     "settled",  # by this very frame, on disk
     "ended",  # it is on record how it ended
     "running",  # it runs in this daemon, which will record its end
@@ -57,10 +57,10 @@ class OperatorResolved(Value, frozen=True, kw_only=True):
 
     caller_runtime_id: str
     charge_micro_usd: U64 | None = None
+    found: Found
     message: str
     request_id: str
     schema_id: Literal["gamecult.model.operator_resolved.v1"]
-    state: ResolutionState
 
 
 class OperatorCheck(Value, frozen=True):

@@ -29,12 +29,12 @@ from sidecar.contract import canonical
 from sidecar.contract.operator_frames import (
     OPERATOR_CHECKED,
     OPERATOR_RESOLVED,
+    Found,
     OperatorCheck,
     OperatorChecked,
     OperatorFrame,
     OperatorResolve,
     OperatorResolved,
-    ResolutionState,
 )
 from sidecar.contract.values import U64_MAX, BeginRecord, CompletedRecord, TransportErrorCode
 from sidecar.ledger.face import LedgerFace, Recorded
@@ -112,8 +112,8 @@ class Operators:
     def _resolve(self, peer: Peer, asked: OperatorResolve, answer: GiveAnswer) -> None:
         key = asked.caller_runtime_id, asked.request_id
         recorded = self._ledger.find(*key)
-        if (state := self._why_not(key, recorded)) is not None:
-            answer(_not_settled(asked, *state))
+        if (why_not := self._why_not(key, recorded)) is not None:
+            answer(_not_settled(asked, *why_not))
             return
         begin = self._ledger.indeterminate(*key)
         if begin is None or recorded is None:  # it began in this run, and its end could not be recorded
@@ -130,8 +130,8 @@ class Operators:
 
         self._ledger.complete(begin, record).then(landed)
 
-    def _why_not(self, key: tuple[str, str], recorded: Recorded | None) -> tuple[ResolutionState, str] | None:
-        """The state of a request that there is nothing to decide about, and a sentence."""
+    def _why_not(self, key: tuple[str, str], recorded: Recorded | None) -> tuple[Found, str] | None:
+        """What a request is that there is nothing to decide about, and a sentence."""
         if self._reservations.live(*key) is not None:
             return "running", "it is running: it ends by itself, at its deadline at the latest"
         if recorded is None:
@@ -166,7 +166,7 @@ class Operators:
             schema_id=OPERATOR_RESOLVED,
             caller_runtime_id=asked.caller_runtime_id,
             request_id=asked.request_id,
-            state="settled",
+            found="settled",
             charge_micro_usd=charge,
             message=f"settled at {charge} micro-USD of {begin.reservation_micro_usd} reserved",
         )
@@ -222,13 +222,13 @@ def _checked_frame(batch: int, head: bytes, compared: Compared) -> bytes:
     )
 
 
-def _not_settled(asked: OperatorResolve, state: ResolutionState, why: str) -> bytes:
+def _not_settled(asked: OperatorResolve, found: Found, why: str) -> bytes:
     return canonical.encode(
         OperatorResolved(
             schema_id=OPERATOR_RESOLVED,
             caller_runtime_id=asked.caller_runtime_id,
             request_id=asked.request_id,
-            state=state,
+            found=found,
             message=f"{why}; {_NOT_SETTLED}",
         )
     )

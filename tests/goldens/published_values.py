@@ -423,20 +423,20 @@ def resolves() -> Named:
     yield "ids of 256 bytes", resolve(caller_runtime_id="~" * 256, request_id="!" * 256)
 
 
-def resolved(state: str = "settled", **changes: Any) -> dict[str, Any]:
+def resolved(found: str = "settled", **changes: Any) -> dict[str, Any]:
     return {
         "schema_id": o.OPERATOR_RESOLVED,
         "caller_runtime_id": "dungeon",
         "request_id": "turn-1",
-        "state": state,
+        "found": found,
         "message": "a sentence for a person",
         **changes,
     }
 
 
 def resolveds() -> Named:
-    for state in get_args(o.ResolutionState):
-        yield state, resolved(state)
+    for found in get_args(o.Found):
+        yield found, resolved(found)
     yield "charge_micro_usd nil", resolved("ended", charge_micro_usd=None)
     for number in (0, *INTEGERS):
         yield f"charge_micro_usd {number}", resolved(charge_micro_usd=number)

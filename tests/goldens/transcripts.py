@@ -178,8 +178,8 @@ def road_word(frame: bytes) -> str:
     value = msgpack.unpackb(frame[4:])
     if "code" in value:
         return f"transport_error {value['code']}"
-    if "state" in value:
-        return f"operator_resolved {value['state']}"
+    if "found" in value:
+        return f"operator_resolved {value['found']}"
     disposition = value["disposition"]
     return f"Refused({disposition['Refused']})" if "Refused" in disposition else "Transported"
 
