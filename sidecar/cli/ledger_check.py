@@ -42,7 +42,7 @@ def _document(checked: OperatorChecked) -> dict[str, Any]:
         "settled_micro_usd": checked.settled_micro_usd,
         "open_micro_usd": checked.open_micro_usd,
         "batch": checked.batch,
-        "head": bytes(checked.head_sha256).hex(),
+        "chain_head": bytes(checked.head_sha256).hex(),
         "mismatches": list(checked.mismatches),
     }
 
