@@ -25,6 +25,7 @@ import trio
 from sidecar.contract.frames import BadFrame, parse
 from sidecar.contract.operator_frames import OperatorCheck, OperatorFrame, OperatorResolve
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
+from sidecar.service.carrier import GiveAnswer
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.exchange import Exchange
@@ -39,7 +40,6 @@ _REPLAYS_MAX: Final = 16  # read back from disk, or asked by an operator, at onc
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
 
 
-GiveAnswer = Callable[[bytes], None]
 Operate = Callable[[OperatorFrame, Start, GiveAnswer], None]
 
 

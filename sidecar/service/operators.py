@@ -45,13 +45,13 @@ from sidecar.ledger.tallying import GivenUp, Tallied, tallied
 from sidecar.ops.log import Log
 from sidecar.rules.conservation import Compared
 from sidecar.rules.reservations import Reservations
+from sidecar.service.carrier import GiveAnswer
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.errors import error_frame
 from sidecar.service.peer import Peer
 from sidecar.service.resolution import resolved_record
 from sidecar.service.tasks import Start
 
-GiveAnswer = Callable[[bytes], None]
 ReadAgain = Callable[..., Tallied]
 _NOT_SETTLED: Final = "nothing was changed"
 

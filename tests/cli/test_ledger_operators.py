@@ -43,7 +43,7 @@ def leave_open(folder: Path, **config: Any) -> bytes:
 
 
 @pytest.mark.parametrize("charge", ["nothing", "reservation"])
-def test_c10_what_a_crash_left_open_is_settled_by_the_daemon_and_replayed_from_then_on(
+def test_what_a_crash_left_open_is_settled_by_the_daemon_and_replayed_from_then_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], charge: str
 ) -> None:
     frame = leave_open(tmp_path)

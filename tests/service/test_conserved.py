@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ import pytest
 import trio
 from kit import records
 from kit.daemon_process import invocation, packed, write_config
+from kit.ledger_view import LedgerView
 from kit.road import said
 
 from sidecar.cli import serve as serving
 from sidecar.cli.serve import serve
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.values import Config
+from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.second_reading import Reading
 from sidecar.ops.log import Log
@@ -46,7 +50,7 @@ def _stop_signals_as_before() -> Iterator[None]:
 class House:
     """A daemon in this process, on a real ledger; `accounts` are its own."""
 
-    def __init__(self, folder: Path, script: str) -> None:
+    def __init__(self, folder: Path, script: str, files: DiskFiles | None = None) -> None:
         config: Config = load_config(write_config(folder, script=script, callers=OPERATOR))
         self.log = io.StringIO()
         self.accounts = make_accounts(config)
@@ -55,6 +59,13 @@ class House:
             segment_bytes=config.ledger.segment_bytes,
             frame_bytes_max=config.daemon.frame_bytes_max,
             requests_in_flight_max=config.daemon.requests_in_flight_max,
+            files=files,
+            on_begin=lambda begin: self.accounts["dungeon"].reserve(
+                begin.admitted_at_unix_ms, begin.reservation_micro_usd
+            ),
+            on_completed=lambda begin, end: self.accounts["dungeon"].settle(
+                begin.admitted_at_unix_ms, begin.reservation_micro_usd, end.charge_micro_usd
+            ),
         )
         reservations = make_reservations(config, self.accounts)
         self.bound = Bound(config.daemon.socket, config.daemon.socket_mode)
@@ -195,6 +206,87 @@ async def test_a_check_that_reads_when_the_daemon_stops_is_given_up(tmp_path: Pa
         assert msgpack.unpackb(await client.answer())["code"] == "shutting_down"
         await client.stream.aclose()
     assert house.exit_code == os.EX_OK
+
+
+# --- resolve, on a disk that is slow or fails ---------------------------------------------------------------------
+
+
+def decision(charge: str) -> bytes:
+    return packed(
+        {"schema_id": "gamecult.model.operator_resolve.v1", "caller_runtime_id": "dungeon", "request_id": "request-2",
+         "charge": charge, "who": "ada", "why": "it is not on the bill"}
+    )  # fmt: skip
+
+
+class HeldDisk(DiskFiles):
+    """Once it is `armed`, each sync waits until the test lets it go, and then fails if it was told to."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.fails = False
+        self.let_go = threading.Event()
+        self.on_sync: Callable[[], None] = lambda: None
+
+    def sync(self, descriptor: int) -> None:
+        if self.armed:
+            self.on_sync()
+            self.let_go.wait()
+            if self.fails:
+                raise OSError(errno.EIO, "Input/output error")
+        super().sync(descriptor)
+
+
+async def _asked_to_resolve(house: House, disk: HeldDisk) -> Client:
+    """A daemon whose commit thread is in the sync of a decision."""
+    in_sync, token = trio.Event(), trio.lowlevel.current_trio_token()
+    client = await house.client()
+    while house.ledger.statistics().spares_ready < 2:
+        await trio.sleep(0.005)
+    disk.on_sync = lambda: token.run_sync_soon(in_sync.set)
+    disk.armed = True
+    frame = decision("reservation")
+    await client.stream.send_all(len(frame).to_bytes(4, "big") + frame)
+    await in_sync.wait()
+    return client
+
+
+async def test_a_decision_on_its_way_when_the_daemon_stops_is_recorded_and_answered(tmp_path: Path) -> None:
+    await _two_requests(load_config(write_config(tmp_path, callers=OPERATOR)))
+    disk = HeldDisk()
+    house = House(tmp_path, SLOW, disk)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.run)
+        client = await _asked_to_resolve(house, disk)
+        house.stop()
+        while "draining" not in house.log.getvalue():
+            await trio.sleep(0.005)
+        assert house.accounts["dungeon"].figures().spent == {0: 60}
+        disk.let_go.set()
+        assert msgpack.unpackb(await client.answer())["found"] == "settled"
+        await client.stream.aclose()
+    assert house.exit_code == os.EX_OK
+    assert house.accounts["dungeon"].figures().spent == {0: 160}
+    assert [end.charge_micro_usd for _, end in LedgerView(house.directory).completes] == [60, 100]
+
+
+async def test_a_decision_whose_sync_fails_is_not_said_to_stand_and_the_daemon_ends(tmp_path: Path) -> None:
+    await _two_requests(load_config(write_config(tmp_path, callers=OPERATOR)))
+    disk = HeldDisk()
+    house = House(tmp_path, SLOW, disk)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.run)
+        client = await _asked_to_resolve(house, disk)
+        disk.fails = True
+        disk.let_go.set()
+        answer = msgpack.unpackb(await client.answer())
+        assert (answer["code"], answer["request_id"]) == ("ledger_unavailable", "request-2")
+        assert "not settled, as far as is known" in answer["message"]
+        assert msgpack.unpackb(await client.ask(decision("nothing")))["code"] == "ledger_unavailable"
+        assert msgpack.unpackb(await client.ask(CHECK))["code"] == "ledger_unavailable"
+        await client.stream.aclose()
+    assert house.exit_code == os.EX_IOERR
+    figures = house.accounts["dungeon"].figures()
+    assert (figures.spent, figures.reserved) == ({0: 60}, {0: 100})
 
 
 # --- at open ----------------------------------------------------------------------------------------------------
