@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
@@ -117,11 +117,12 @@ class Reading:
             raise LedgerDamaged(self._path(0), 0, "segments that are numbered from 1 on")
         return max(numbers, default=0)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Raises LedgerDamaged, NoLedger, OSError; what was given before stands."""
         newest = self.newest_segment()
         descriptor = self._opened_next(newest)
         while descriptor is not None:
+            following: int | None = None
             try:
                 header = self._header(descriptor)
                 following = self._opened_next(0)
@@ -130,12 +131,11 @@ class Reading:
                     following = self._opened_next(self.newest_segment())
                     if following is not None:  # it has come since: what came before it did too
                         yield from self._batches(descriptor, header)
-                try:
-                    self._leave(descriptor, header, following)
-                except BaseException:
-                    if following is not None:
-                        self._files.close(following)
-                    raise
+                self._leave(descriptor, header, following)
+            except BaseException:  # also where whoever reads has had enough
+                if following is not None:
+                    self._files.close(following)
+                raise
             finally:
                 self._files.close(descriptor)
             descriptor = following
