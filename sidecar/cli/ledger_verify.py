@@ -13,7 +13,7 @@ from typing import Any
 from sidecar.cli.ledger_reading import Progress, help_of, told
 from sidecar.cli.output import line_out, say, write_out
 from sidecar.cli.receipt import dollars
-from sidecar.ledger.faults import RESTORE, LedgerDamaged
+from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.second_reading import NoLedger, Reading, Tail
 
 
@@ -63,7 +63,7 @@ def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> l
     )
     verdict = "sound"
     if damage is not None:
-        verdict = f"{'damaged' if damage.advice == RESTORE else 'of another version'}; up to that place:"
+        verdict = f"{'of another version' if damage.advice == CHANGE_VERSION else 'damaged'}; up to that place:"
     return [f"{directory}: {verdict}", *(f"{name + ':':<12}{what}" for name, what in rows)]
 
 

@@ -16,8 +16,8 @@ from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
 from sidecar.contract.values import CompletedRecord
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
-from sidecar.ledger.lean_records import BeginAtOpen
 from sidecar.ledger.ledger import Ledger
+from sidecar.ledger.opening import Begun, Told
 from sidecar.ops.log import Form, Log
 from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
@@ -58,13 +58,21 @@ def _serve(config: Config, log: Log) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
 
-    def begun(begin: BeginAtOpen) -> None:
+    def begun(begin: Begun) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
 
-    def completed(begin: BeginAtOpen, record: CompletedRecord) -> None:
+    def completed(begin: Begun, record: CompletedRecord) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
+
+    def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:
+        if account := accounts.get(caller):
+            account.settle(admitted_at_unix_ms, 0, charge_micro_usd)
+
+    def window_of(caller: str) -> int:
+        account = accounts.get(caller)
+        return account.window_seconds if account else 0
 
     def pressed(why: str | None) -> None:
         if why is None:
@@ -80,9 +88,10 @@ def _serve(config: Config, log: Log) -> int:
             segment_bytes=config.ledger.segment_bytes,
             frame_bytes_max=config.daemon.frame_bytes_max,
             requests_in_flight_max=config.daemon.requests_in_flight_max,
-            on_begin=begun,
-            on_completed=completed,
+            told=Told(on_begin=begun, on_completed=completed, on_sum=charged),
+            window_of=window_of,
             on_pressure=pressed,
+            on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
         )
     except OSError as error:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
@@ -110,7 +119,9 @@ async def _close(ledger: Ledger) -> None:
 
 def _log_recovery(ledger: Ledger, log: Log) -> None:
     found = ledger.recovery
-    log.info("ledger_opened", segments=found.segments, records=found.records, clean=found.clean)
+    log.info(
+        "ledger_opened", segments=found.segments, records=found.records, read=found.records_read, clean=found.clean
+    )
     if found.set_aside is not None:
         log.warning("tail_set_aside", bytes=found.set_aside_bytes, kept=found.set_aside)
     for begin in found.indeterminate:

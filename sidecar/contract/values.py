@@ -371,6 +371,13 @@ class CompletedRecord(Value, frozen=True, kw_only=True):
     usage: Usage | None = None
 
 
+class CheckpointRecord(Value, frozen=True):
+    """Segments up to this one may be gone: what of them still counts stands in a file of this SHA-256."""
+
+    file_sha256: Digest
+    segment: U64
+
+
 class LowWaterRecord(Value, frozen=True):
     """Nothing that expires at or before this instant may run: its record may have been dropped."""
 
@@ -387,6 +394,7 @@ class RecordBody(OneOf, frozen=True):
     opened: OpenedRecord | UnsetType = field(default=UNSET, name="Opened")
     begin: BeginRecord | UnsetType = field(default=UNSET, name="Begin")
     completed: CompletedRecord | UnsetType = field(default=UNSET, name="Completed")
+    checkpoint: CheckpointRecord | UnsetType = field(default=UNSET, name="Checkpoint")
     low_water: LowWaterRecord | UnsetType = field(default=UNSET, name="LowWater")
     closed: ClosedRecord | UnsetType = field(default=UNSET, name="Closed")
 

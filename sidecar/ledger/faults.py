@@ -10,6 +10,10 @@ class LedgerUnavailable(Exception):
     """Nothing can be recorded, or read back, now. The message says why, for a person."""
 
 
+class RecordDamaged(LedgerUnavailable):
+    """What is on record about this request can't be read back as it was written. The rest of the ledger can."""
+
+
 class LedgerHeld(Exception):
     """Another process has this ledger open."""
 
@@ -19,6 +23,7 @@ class LedgerHeld(Exception):
 
 
 RESTORE: Final = "keep the directory as it is, restore it from a copy, or start a new ledger elsewhere"
+SEAL_AGAIN: Final = "nothing is lost: remove this file, and it is made again from its segments"
 CHANGE_VERSION: Final = "nothing is lost: open it with the version of sidecar that wrote it"
 
 
@@ -34,5 +39,5 @@ class LedgerDamaged(Exception):
         self.offset = offset
         self.expected = expected
         self.advice = advice
-        found = "is damaged" if advice == RESTORE else "can't be read"
+        found = "can't be read" if advice == CHANGE_VERSION else "is damaged"
         super().__init__(f"{segment} {found} at byte {offset}: expected {expected}; {advice}")

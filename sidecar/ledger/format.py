@@ -34,6 +34,7 @@ from sidecar.contract import canonical
 from sidecar.contract.values import (
     REPLAY_RECORD,
     BeginRecord,
+    CheckpointRecord,
     ClosedRecord,
     CompletedRecord,
     LowWaterRecord,
@@ -59,17 +60,18 @@ _CRC: Final = struct.Struct(">I")
 BATCH_HEADER_BYTES: Final = _BATCH.size + _BATCH_END.size
 RECORD_HEADER_BYTES: Final = _RECORD.size
 
-# Numbers on disk; 4 and 5 are kept for Sealed and Checkpoint.
+# Numbers on disk; 4 is kept for Sealed.
 KIND_OF: Final[Mapping[type[Any], int]] = {
     OpenedRecord: 1,
     BeginRecord: 2,
     CompletedRecord: 3,
+    CheckpointRecord: 5,
     LowWaterRecord: 6,
     ClosedRecord: 7,
 }
 _KNOWN: Final = frozenset(KIND_OF.values())
 
-AnyRecord = OpenedRecord | BeginRecord | CompletedRecord | LowWaterRecord | ClosedRecord
+AnyRecord = OpenedRecord | BeginRecord | CompletedRecord | CheckpointRecord | LowWaterRecord | ClosedRecord
 
 _records: Final = msgspec.msgpack.Decoder(ReplayRecord)
 
@@ -185,6 +187,13 @@ def encode_record(record: AnyRecord) -> bytes:
     kind, before, behind = _AROUND[type(record)]
     encoded = b"".join((before, canonical.encode(record), behind))
     return _RECORD.pack(len(encoded), kind, 0, 0, crc32(encoded, kind)) + encoded
+
+
+def framed_length(framed: bytes) -> int:
+    """How long the record that these bytes begin with says it is, with its header."""
+    if len(framed) < _RECORD.size:
+        raise FormatFault("a whole record header")
+    return _RECORD.size + int(_RECORD.unpack_from(framed)[0])
 
 
 def decode_record(framed: bytes) -> RecordBody:

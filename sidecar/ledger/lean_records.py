@@ -26,6 +26,7 @@ from sidecar.contract.values import (
     U64,
     BeginRecord,
     CacheRetention,
+    CheckpointRecord,
     ClosedRecord,
     CompletedRecord,
     Digest,
@@ -67,7 +68,7 @@ class BeginAtOpen(Value, frozen=True, kw_only=True):
     upstream: str
 
 
-LeanRecord = OpenedRecord | BeginAtOpen | CompletedRecord | LowWaterRecord | ClosedRecord
+LeanRecord = OpenedRecord | BeginAtOpen | CompletedRecord | CheckpointRecord | LowWaterRecord | ClosedRecord
 
 _LEAN: Final[dict[type[Any], type[Any]]] = {BeginRecord: BeginAtOpen}
 # Length and kind, with the flags and zeros that a record must have: the kind's byte stands above them.

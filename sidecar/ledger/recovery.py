@@ -32,16 +32,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from sidecar.contract.values import BeginRecord, ClosedRecord, CompletedRecord, LowWaterRecord, RecordBody
+from sidecar.contract.values import CheckpointRecord, ClosedRecord, LowWaterRecord, RecordBody
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, OtherVersion, SegmentHeader
-from sidecar.ledger.index import Index, key_of_new
 from sidecar.ledger.landing import Place
-from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, in_full, lean_records, whole
+from sidecar.ledger.lean_records import LeanRecord, in_full, lean_records
+from sidecar.ledger.seal_format import End
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 _SCAN_BYTES: Final = 1 << 20
@@ -50,6 +50,7 @@ _ZEROS: Final = bytes(_SCAN_BYTES)  # bytes, because a memoryview is compared el
 Behind = Literal["zeros", "bytes", "batch"]
 Damage = Literal[
     "missing",
+    "sealed_missing",
     "no_header",
     "header_of_another_version",
     "other_ledger",
@@ -71,6 +72,7 @@ Decision = Literal["go_on", "set_aside"] | Damage
 # to do.
 DAMAGES: Final[dict[Damage, tuple[str, str]]] = {
     "missing": ("segment {number} before this one; it is missing", RESTORE),
+    "sealed_missing": ("this segment, which has a seal; it is missing", RESTORE),
     "no_header": ("{fault}", RESTORE),
     "header_of_another_version": ("{fault}", CHANGE_VERSION),
     "other_ledger": ("this ledger's id", RESTORE),
@@ -105,7 +107,7 @@ DECISIONS: Final[dict[tuple[bool, bool, Behind], Decision]] = {
 }
 
 
-def _damaged(segment: Path, offset: int, damage: Damage, **named: object) -> LedgerDamaged:
+def damaged(segment: Path, offset: int, damage: Damage, **named: object) -> LedgerDamaged:
     expected, advice = DAMAGES[damage]
     return LedgerDamaged(segment, offset, expected.format(**named), advice)
 
@@ -119,18 +121,6 @@ def segments_in(files: DiskFiles, directory: Path) -> list[int]:
     return [int(found[1]) for name in files.names(directory) if (found := _NAME.fullmatch(name))]
 
 
-class End(Struct, frozen=True, kw_only=True):
-    """Where the record ends: what the next segment's header must name."""
-
-    ledger_id: bytes | None = None
-    incarnation: int = 0
-    segment: int = 0
-    offset: int = 0
-    head: bytes = on_disk.FIRST_HEAD
-    batch: int = 0
-    closed: bool = True
-
-
 class Tail(Struct, frozen=True, kw_only=True):
     """Bytes behind the last valid batch that a crash left: from `offset`, up to the last that is not zero."""
 
@@ -140,60 +130,34 @@ class Tail(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, kw_only=True):
-    """What reading a ledger came to."""
+    """What reading a ledger came to; `segments` and `records` are those that were read."""
 
     end: End
     tail: Tail | None = None
     segments: int = 0
     records: int = 0
-    low_water_unix_ms: int = 0
+
+
+_CHANGE_THE_END: Final = frozenset({LowWaterRecord, CheckpointRecord, ClosedRecord})
+
+
+def end_after(record: object, end: End) -> End:
+    """What holds of the record's end from this record on."""
+    if isinstance(record, LowWaterRecord):
+        return structs.replace(end, low_water_unix_ms=max(end.low_water_unix_ms, record.expires_at_unix_ms))
+    if isinstance(record, CheckpointRecord):
+        digest = bytes(record.file_sha256)
+        return structs.replace(end, checkpoint_segment=record.segment, checkpoint_sha256=digest)
+    return structs.replace(end, closed=True) if isinstance(record, ClosedRecord) else end
 
 
 # A segment's number, and of one batch in it every record, with its offset in the file and its length.
 TakeBatch = Callable[[int, list[tuple[LeanRecord, int, int]]], None]
+Enter = Callable[[SegmentHeader, End], None]
 
 
-class Replayed:
-    """The requests of a ledger as its records tell them, checked while they are read: an index and what is open."""
-
-    def __init__(
-        self,
-        on_begin: Callable[[BeginAtOpen], None] | None = None,
-        on_completed: Callable[[BeginAtOpen, CompletedRecord], None] | None = None,
-    ) -> None:
-        self.index = Index()
-        self._open: dict[tuple[int, int], tuple[bytes, BeginAtOpen]] = {}
-        self._on_begin = on_begin
-        self._on_completed = on_completed
-
-    @property
-    def open(self) -> tuple[BeginRecord, ...]:
-        return tuple(whole(begin) for _, begin in self._open.values())
-
-    def take(self, segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
-        """Raises FormatFault for a record that contradicts the ones before it."""
-        for record, offset, length in records:
-            if type(record) is BeginAtOpen:
-                self._begun(record, Place(segment, offset, length))
-            elif type(record) is CompletedRecord:
-                self._completed(record, Place(segment, offset, length))
-
-    def _begun(self, begin: BeginAtOpen, place: Place) -> None:
-        key = key_of_new(begin.caller_runtime_id, begin.request_id)
-        if not self.index.begun_at_open(key, begin, place):
-            raise FormatFault("a request that had not begun before")
-        self._open[place.segment, place.offset] = key, begin
-        if self._on_begin:
-            self._on_begin(begin)
-
-    def _completed(self, completed: CompletedRecord, place: Place) -> None:
-        opened = self._open.pop((completed.begin_segment, completed.begin_offset), None)
-        if opened is None:
-            raise FormatFault("the completion of a request that is open")
-        key, begin = opened
-        self.index.completed_at_open(key, place)
-        if self._on_completed:
-            self._on_completed(begin, completed)
+def _enter_nothing(header: SegmentHeader, before: End) -> None:
+    return
 
 
 def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], None], *, cold: bool) -> Found:
@@ -206,33 +170,88 @@ def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], 
     return replay(files, directory, take_batch, cold=cold)
 
 
-def replay(files: DiskFiles, directory: Path, take: TakeBatch, *, cold: bool) -> Found:
-    """Every record in order, through `take`; raises LedgerDamaged. `cold`: past the page cache, as an open must."""
-    found = Found(end=End())
-    numbers = segments_in(files, directory)
-    for expected, number in enumerate(numbers, start=1):
+def replay(
+    files: DiskFiles,
+    directory: Path,
+    take: TakeBatch,
+    *,
+    cold: bool,
+    start: End | None = None,
+    enter: Enter = _enter_nothing,
+) -> Found:
+    """Every record in order behind `start`, through `take`; raises LedgerDamaged. `cold`: past the page cache, as an
+    open must. `enter` is told of each segment and where the one before it ended, which from then on is certain."""
+    found = Found(end=start or End())
+    first = found.end.segment + 1
+    numbers = [number for number in segments_in(files, directory) if number >= first]
+    for expected, number in enumerate(numbers, start=first):
         path = segment_path(directory, number)
         if number != expected:
-            raise _damaged(path, 0, "missing", number=expected)
+            raise damaged(path, 0, "missing", number=expected)
         descriptor = files.open_to_read(path)
         try:
             if cold:
                 files.forget_cache(descriptor)
-            _Segment(files, path, descriptor, found, take).read(is_last=number == numbers[-1])
+            _Segment(files, path, descriptor, found, take, enter).read(is_last=number == numbers[-1])
         finally:
             files.close(descriptor)
     return found
 
 
+def start_of(files: DiskFiles, directory: Path, segment: int) -> End:
+    """Where the record ended before this segment, as this segment tells it; `batch` 0 if it holds no batch.
+
+    Raises LedgerDamaged, OSError.
+    """
+    path = segment_path(directory, segment)
+    descriptor = files.open_to_read(path)
+    try:
+        header = on_disk.decode_segment_header(files.read(descriptor, BLOCK_BYTES, 0))
+        first = files.read(descriptor, BLOCK_BYTES, BLOCK_BYTES)
+    except FormatFault as fault:
+        raise damaged(path, 0, "no_header", fault=fault) from fault
+    finally:
+        files.close(descriptor)
+    batch = on_disk.decode_batch_header(first, salt=header.salt, segment=segment)
+    return End(
+        ledger_id=header.ledger_id,
+        segment=segment - 1,
+        offset=header.previous_end,
+        head=header.previous_head,
+        batch=batch.number - 1 if batch else 0,
+        closed=False,
+    )
+
+
+def replay_one(files: DiskFiles, directory: Path, segment: int, take: TakeBatch) -> None:
+    """The records of one segment that has another behind it. Raises LedgerDamaged, OSError."""
+    found = Found(end=start_of(files, directory, segment))
+    path = segment_path(directory, segment)
+    descriptor = files.open_to_read(path)
+    try:
+        _Segment(files, path, descriptor, found, take, _enter_nothing).read(is_last=False)
+    finally:
+        files.close(descriptor)
+
+
 class _Segment:
     """One segment being read; moves `found.end` on as batches prove whole."""
 
-    def __init__(self, files: DiskFiles, path: Path, descriptor: int, found: Found, take: TakeBatch) -> None:
+    def __init__(
+        self,
+        files: DiskFiles,
+        path: Path,
+        descriptor: int,
+        found: Found,
+        take: TakeBatch,
+        enter: Enter,
+    ) -> None:
         self._files = files
         self._path = path
         self._descriptor = descriptor
         self._found = found
         self._take = take
+        self._enter = enter
         self._size = files.size(descriptor)
 
     def read(self, *, is_last: bool) -> None:
@@ -245,7 +264,7 @@ class _Segment:
         if decision == "set_aside":
             self._found.tail = Tail(segment=end.segment, offset=end.offset, length=tail_end - end.offset)
         elif decision != "go_on":
-            raise _damaged(self._path, end.offset, decision)
+            raise damaged(self._path, end.offset, decision)
         self._found.segments += 1
 
     def _header(self) -> SegmentHeader:
@@ -253,9 +272,9 @@ class _Segment:
         try:
             header = on_disk.decode_segment_header(self._files.read(self._descriptor, BLOCK_BYTES, 0))
         except OtherVersion as fault:
-            raise _damaged(self._path, 0, "header_of_another_version", fault=fault) from fault
+            raise damaged(self._path, 0, "header_of_another_version", fault=fault) from fault
         except FormatFault as fault:
-            raise _damaged(self._path, 0, "no_header", fault=fault) from fault
+            raise damaged(self._path, 0, "no_header", fault=fault) from fault
         number, incarnation = end.segment + 1, end.incarnation
         checks: tuple[tuple[bool, Damage, int], ...] = (
             (end.ledger_id in (None, header.ledger_id), "other_ledger", 0),
@@ -268,14 +287,14 @@ class _Segment:
         for is_so, damage, offset in checks:
             if not is_so:
                 named = {"number": number, "end": end.offset, "size": header.segment_bytes, "incarnation": incarnation}
-                raise _damaged(self._path, offset, damage, **named)
-        self._found.end = End(
+                raise damaged(self._path, offset, damage, **named)
+        self._enter(header, end)
+        self._found.end = structs.replace(
+            end,
             ledger_id=header.ledger_id,
             incarnation=header.incarnation,
             segment=header.segment,
             offset=BLOCK_BYTES,
-            head=end.head,
-            batch=end.batch,
             closed=False,
         )
         return header
@@ -301,9 +320,9 @@ class _Segment:
     def _accept(self, header: SegmentHeader, offset: int, batch_header: BatchHeader, batch: bytes) -> None:
         end = self._found.end
         if end.closed:
-            raise _damaged(self._path, offset, "batch_behind_exit")
+            raise damaged(self._path, offset, "batch_behind_exit")
         if on_disk.chained_head(batch_header, batch, end.head) != batch_header.head:
-            raise _damaged(self._path, offset, "off_the_chain")
+            raise damaged(self._path, offset, "off_the_chain")
         try:
             records = lean_records(batch_header, batch, offset)
             self._take(header.segment, records)
@@ -311,21 +330,15 @@ class _Segment:
             if ClosedRecord in kinds[:-1]:
                 raise FormatFault("nothing after a clean exit")
         except OtherVersion as fault:
-            raise _damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
+            raise damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
         except FormatFault as fault:
-            raise _damaged(self._path, offset, "no_record", fault=fault) from fault
+            raise damaged(self._path, offset, "no_record", fault=fault) from fault
         self._found.records += len(records)
-        if LowWaterRecord in kinds:
-            marks = [record.expires_at_unix_ms for record, _, _ in records if isinstance(record, LowWaterRecord)]
-            self._found.low_water_unix_ms = max(self._found.low_water_unix_ms, *marks)
-        self._found.end = End(
-            ledger_id=end.ledger_id,
-            incarnation=end.incarnation,
-            segment=end.segment,
-            offset=offset + batch_header.total_bytes,
-            head=batch_header.head,
-            batch=batch_header.number,
-            closed=ClosedRecord in kinds,
+        if not _CHANGE_THE_END.isdisjoint(kinds):
+            for record, _, _ in records:
+                end = end_after(record, end)
+        self._found.end = structs.replace(
+            end, offset=offset + batch_header.total_bytes, head=batch_header.head, batch=batch_header.number
         )
 
     def _behind(self, header: SegmentHeader) -> tuple[int, Behind]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.commit_thread import CommitThread, Told
@@ -33,8 +34,9 @@ from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, SegmentHeader
 from sidecar.ledger.landing import Landed, Landing, Place
-from sidecar.ledger.recovery import End, segment_path
+from sidecar.ledger.recovery import segment_path
 from sidecar.ledger.room import Slot
+from sidecar.ledger.seal_format import End
 
 BATCH_BYTES_MAX: Final = 4 << 20
 BATCH_RECORDS_MAX: Final = 512
@@ -53,6 +55,16 @@ class Append(Landing):
         self.enter = enter
 
 
+class Batch(Struct, frozen=True):
+    """A batch that is on disk: from `offset` to `end` in its segment, with the chain's head and its number."""
+
+    slot: Slot
+    offset: int
+    end: int
+    head: bytes
+    number: int
+
+
 class Writer:
     """Appends records to the chain that ends at `end`, in the segments that the plan gives."""
 
@@ -64,7 +76,7 @@ class Writer:
         incarnation: int,
         segment_bytes: int,
         clock_unix_ms: Callable[[], int],
-        on_landed: Callable[[Slot, int, list[int]], None],
+        on_landed: Callable[[Batch, list[int]], None],
         thread: type[CommitThread[list[Append]]] = CommitThread,
     ) -> None:
         assert end.ledger_id is not None
@@ -186,13 +198,14 @@ class Writer:
         assert self._slot is not None
         return self._slot
 
-    def _landed(self, appends: list[Append], slot: Slot, offset: int, end: int) -> None:
+    def _landed(self, appends: list[Append], landed: Batch) -> None:
         self._under_way = False
+        slot, offset = landed.slot, landed.offset
         self.batches += 1
         self.records += len(appends)
-        self.written_bytes += end - offset
+        self.written_bytes += landed.end - offset
         sizes = [len(append.framed) for append in appends]
-        self._on_landed(slot, end, sizes)
+        self._on_landed(landed, sizes)
         begins = accumulate(sizes, initial=offset + BATCH_HEADER_BYTES)
         self._tell(appends, map(Place, repeat(slot.number), begins, sizes))
         if self._gathered:
@@ -223,27 +236,25 @@ class Writer:
 
     def write_first(self, append: Append) -> Place:
         """One record before the thread runs: the write probe of an open. Raises OSError."""
-        offset, _ = self._write([append])
-        self.batches, self.records, self.written_bytes = 1, 1, self._end - offset
-        self._on_landed(append.slot, self._end, [len(append.framed)])
-        return Place(append.slot.number, offset + BATCH_HEADER_BYTES, len(append.framed))
+        batch = self._write([append])
+        self.batches, self.records, self.written_bytes = 1, 1, batch.end - batch.offset
+        self._on_landed(batch, [len(append.framed)])
+        return Place(append.slot.number, batch.offset + BATCH_HEADER_BYTES, len(append.framed))
 
     def _commit(self, appends: list[Append]) -> Told:
-        slot = appends[0].slot
         try:
-            offset, end = self._write(appends)
+            batch = self._write(appends)
         except Exception as error:
             cause = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__} {error}"
-            why = f"writing {segment_path(self._directory, slot.number).name} failed: {cause}"
+            why = f"writing {segment_path(self._directory, appends[0].slot.number).name} failed: {cause}"
             return partial(self._failed, appends, why)
-        return partial(self._landed, appends, slot, offset, end)
+        return partial(self._landed, appends, batch)
 
-    def _write(self, appends: list[Append]) -> tuple[int, int]:
-        """Where the batch stands and ends, once it is on disk."""
+    def _write(self, appends: list[Append]) -> Batch:
+        """Once it is on disk."""
         slot = appends[0].slot
         if slot is not self._slot:
             self._put_to_use(slot)
-        offset = self._end
         batch = on_disk.encode_batch(
             [append.framed for append in appends],
             salt=slot.salt,
@@ -251,10 +262,11 @@ class Writer:
             number=self._batch + 1,
             previous_head=self._head,
         )
-        self._files.write(slot.descriptor, batch.pieces, offset)
+        self._files.write(slot.descriptor, batch.pieces, self._end)
         self._sync(slot)
-        self._end, self._head, self._batch = offset + batch.total_bytes, batch.head, self._batch + 1
-        return offset, self._end
+        written = Batch(slot, self._end, self._end + batch.total_bytes, batch.head, self._batch + 1)
+        self._end, self._head, self._batch = written.end, batch.head, written.number
+        return written
 
     def _put_to_use(self, slot: Slot) -> None:
         """The spare becomes the next segment: header, sync, name, sync of the directory, and only then a batch."""

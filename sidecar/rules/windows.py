@@ -12,6 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 
+def window_start(at_unix_ms: int, window_seconds: int) -> int:
+    """The first millisecond of the window of this length that holds an instant."""
+    return at_unix_ms - at_unix_ms % (1000 * window_seconds)
+
+
 class Account:
     """The spend of one caller, by window; amounts in micro-USD."""
 

@@ -163,14 +163,13 @@ async def lived(disk: SimDisk, story: Story, chance: random.Random, numbers: Ite
         failing, fault = disk.calls + chance.randrange(250), Fault(done=chance.random() < 0.5)
         disk.fault = lambda _, number: fault if number == failing else None
     story.opening()
-    found = Found()
+    found = Found(disk)
     try:
         ledger = opened(
             disk,
             chance.randrange(1 << 30),
             chance.choice((IN_LINE, LATER)),
-            on_begin=found.on_begin,
-            on_completed=found.on_completed,
+            told=found.totals.told,
         )
     except OSError:
         return

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 from kit import records
 from kit.sim_disk import NONE_LANDED, Fates, Fault, SimDisk
-from kit.sim_ledger import DIRECTORY, Found, Story, continued, opened
+from kit.sim_ledger import DIRECTORY, Found, KeepingInLine, Story, continued, opened
 
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger.faults import LedgerUnavailable
@@ -46,7 +46,7 @@ class FailingCalls:
         if self.over or number < self._at or (number > self._at and not self._for_good):
             return None
         self.fell = True
-        making = self.ledger is not None and self.ledger._spare_maker.making
+        making = self.ledger is not None and (self.ledger._spare_maker.making or KeepingInLine.keeping)
         if not making and call in ("write_some", "sync", "rename", "sync_directory"):
             self.writer_fell.append(call)
         return self._fault
@@ -60,7 +60,7 @@ class Session:
         self._failing = failing
         self._story = story
         self._answered: dict[str, bytes] = {}
-        self._found = Found()
+        self._found = Found(disk)
         self._ledger: Ledger
 
     async def run(self) -> None:
@@ -84,7 +84,7 @@ class Session:
 
     def _opened(self) -> Ledger | None:
         try:
-            return opened(self._disk, on_begin=self._found.on_begin, on_completed=self._found.on_completed)
+            return opened(self._disk, told=self._found.totals.told)
         except OSError:  # and nothing else: a fault of the disk is no damage
             return None
 
@@ -141,10 +141,10 @@ class Session:
 
     async def _replay(self) -> None:
         for request_id, answer in self._answered.items():
-            recorded = self._ledger.find("dungeon", request_id)
-            assert recorded is not None
-            assert recorded.completed is not None
             try:
+                recorded = self._ledger.find("dungeon", request_id)
+                assert recorded is not None
+                assert recorded.completed is not None
                 assert await self._ledger.read_response(recorded) == answer
             except LedgerUnavailable:
                 assert self._failing.fell
@@ -160,7 +160,7 @@ def left_torn() -> tuple[SimDisk, Story]:
 
     async def life() -> None:
         ledger = opened(disk)
-        story.opened(Found())
+        story.opened(Found(disk))
         async with ledger.running():
             for number in range(4):
                 begin = records.begin(number)

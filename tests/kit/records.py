@@ -8,7 +8,7 @@ from typing import Any
 from sidecar.contract import values as v
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
-from sidecar.ledger.lean_records import BeginAtOpen
+from sidecar.ledger.opening import Begun, Told
 
 FRAME_BYTES_MAX = 4096
 SEGMENT_BYTES = 4 * (FRAME_BYTES_MAX + 65_536) + 4096 - (4 * (FRAME_BYTES_MAX + 65_536)) % 4096
@@ -51,20 +51,27 @@ def completed(place: Place, charge: int = 60, response: bytes = b"the answer", *
 
 
 class Totals:
-    """Spend derived from records, as the daemon derives it at open."""
+    """Spend derived from records, as the daemon derives it at open; `begun` are those that no seal has summed."""
 
     def __init__(self) -> None:
         self.spent = 0
         self.reserved = 0
         self.begun: list[str] = []
 
-    def on_begin(self, record: v.BeginRecord | BeginAtOpen) -> None:
+    def on_begin(self, record: Begun) -> None:
         self.reserved += record.reservation_micro_usd
         self.begun.append(record.request_id)
 
-    def on_completed(self, record: v.BeginRecord | BeginAtOpen, end: v.CompletedRecord) -> None:
+    def on_completed(self, record: Begun, end: v.CompletedRecord) -> None:
         self.reserved -= record.reservation_micro_usd
         self.spent += end.charge_micro_usd
+
+    def on_sum(self, caller: str, at_unix_ms: int, charged_micro_usd: int) -> None:
+        self.spent += charged_micro_usd
+
+    @property
+    def told(self) -> Told:
+        return Told(on_begin=self.on_begin, on_completed=self.on_completed, on_sum=self.on_sum)
 
 
 class WatchedFiles(DiskFiles):

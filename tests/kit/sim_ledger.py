@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import trio
 from kit import records
 from kit.sim_disk import NONE_LANDED, SimDisk
 
-from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
+from sidecar.ledger import recovery
 from sidecar.ledger.commit_thread import CommitThread, Job, Told
-from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
+from sidecar.ledger.keeping import KeepingThread
 from sidecar.ledger.landing import Landed, Landing, Place
-from sidecar.ledger.lean_records import BeginAtOpen, whole
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.threads import Threads
@@ -68,6 +70,33 @@ class CommitLater(CommitInLine[Job]):
     later = True
 
 
+class KeepingInLine(CommitInLine[Job], KeepingThread[Job]):
+    """Upkeep after what is going on on the Trio side, so that it comes between two batches; `keeping` while it does."""
+
+    later = True
+    keeping = False
+
+    def stop(self) -> None:
+        return  # what is not done is not told of
+
+    def hand_over(self, job: Job) -> None:
+        CommitInLine.hand_over(self, job)
+
+    def _do_what_waits(self) -> None:
+        KeepingInLine.keeping = True
+        try:
+            while self._jobs_later:
+                told = self._work(self._jobs_later.popleft())
+                self._busy = False
+                told()
+        finally:
+            KeepingInLine.keeping = False
+
+    @staticmethod
+    def breathe() -> None:
+        return
+
+
 class SparesInLine(SpareMaker):
     """Makes spares when they are asked for; those that couldn't be made are tried again with the next that are.
 
@@ -90,8 +119,8 @@ class SparesInLine(SpareMaker):
         self.making = False
 
 
-IN_LINE = Threads(commit=CommitInLine, spares=SparesInLine)
-LATER = Threads(commit=CommitLater, spares=SparesInLine)
+IN_LINE = Threads(commit=CommitInLine, spares=SparesInLine, keeping=KeepingInLine)
+LATER = Threads(commit=CommitLater, spares=SparesInLine, keeping=KeepingInLine)
 
 
 def opened(disk: SimDisk, seed: int = 0, threads: Threads = IN_LINE, **changes: Any) -> Ledger:
@@ -101,6 +130,7 @@ def opened(disk: SimDisk, seed: int = 0, threads: Threads = IN_LINE, **changes: 
         "requests_in_flight_max": 4,
         "files": disk,
         "clock_unix_ms": lambda: 1000,
+        "window_of": lambda caller: 1,
         "randbytes": random.Random(seed).randbytes,
         "threads": threads,
         **changes,
@@ -112,19 +142,25 @@ Line = BeginRecord | tuple[BeginRecord, CompletedRecord]
 
 
 class Found:
-    """What an open read, in order, with the spend that it comes to as the daemon counts it."""
+    """What an open finds: every record in order, also those in sealed segments that it doesn't read, and the spend
+    that it comes to as the daemon counts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: SimDisk) -> None:
         self.lines: list[Line] = []
         self.totals = records.Totals()
+        self._open: dict[tuple[int, int], BeginRecord] = {}
+        copy = disk.after_exit()
+        if copy.exists(DIRECTORY):
+            with suppress(LedgerDamaged):  # that is for the open to meet
+                recovery.read(copy, DIRECTORY, self._take, cold=True)
 
-    def on_begin(self, record: BeginAtOpen) -> None:
-        self.lines.append(whole(record))
-        self.totals.on_begin(record)
-
-    def on_completed(self, begin: BeginAtOpen, record: CompletedRecord) -> None:
-        self.lines.append((whole(begin), record))
-        self.totals.on_completed(begin, record)
+    def _take(self, body: RecordBody, place: Place) -> None:
+        if body.begin:
+            self._open[place.segment, place.offset] = body.begin
+            self.lines.append(body.begin)
+        elif body.completed:
+            begin = self._open.pop((body.completed.begin_segment, body.completed.begin_offset))
+            self.lines.append((begin, body.completed))
 
 
 class Waiting:
@@ -201,8 +237,8 @@ class Story:
 def continued(disk: SimDisk, story: Story) -> Story:
     """Opens what a crash left, and holds it to the story; that of what was found, all of which now is for good."""
     before = segments_of(disk)
-    found = Found()
-    ledger = opened(disk, seed=len(before), on_begin=found.on_begin, on_completed=found.on_completed)
+    found = Found(disk)
+    ledger = opened(disk, seed=len(before), told=found.totals.told)
     count = len(found.lines)
     assert found.lines == story.lines[:count], "what is on record is not what was written, in its order"
     assert count >= story.acknowledged, f"of {story.acknowledged} records acknowledged {count} are there"

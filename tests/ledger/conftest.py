@@ -27,6 +27,7 @@ def open_ledger(directory: Path) -> OpenLedger:
             "frame_bytes_max": FRAME_BYTES_MAX,
             "requests_in_flight_max": 8,
             "files": files,
+            "window_of": lambda caller: 1,
             **changes,
         }
         return Ledger.open(directory, **terms)

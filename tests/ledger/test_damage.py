@@ -18,7 +18,8 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES
 from sidecar.ledger.landing import Place
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.recovery import Found, Replayed
+from sidecar.ledger.opening import Opening
+from sidecar.ledger.recovery import Found
 
 OpenLedger = Callable[..., Ledger]
 Contents = dict[str, bytes]
@@ -52,8 +53,9 @@ class MemoryFiles(DiskFiles):
 
 def read(contents: Contents) -> tuple[Totals, Found]:
     totals = Totals()
-    replayed = Replayed(totals.on_begin, totals.on_completed)
-    return totals, recovery.replay(MemoryFiles(contents), Path("ledger"), replayed.take, cold=False)
+    files = MemoryFiles(contents)
+    opening = Opening(files, Path("ledger"), window_of=lambda caller: 1, now_unix_ms=0, told=totals.told)
+    return totals, recovery.replay(files, Path("ledger"), opening.take, cold=False)
 
 
 async def session(open_ledger: OpenLedger, numbers: list[int], *, clean: bool) -> None:
@@ -200,10 +202,10 @@ async def test_a_kind_of_another_version_is_refused_and_named_as_no_loss(
 ) -> None:
     await session(open_ledger, [0], clean=False)
     content = contents_of(directory)[FIRST]
-    framed = bytearray(on_disk.encode_record(records.begin(5)))
-    framed[4] = 5
-    framed[8:12] = crc32(framed[on_disk.RECORD_HEADER_BYTES :], 5).to_bytes(4, "big")
-    with pytest.raises(LedgerDamaged, match="newer version of sidecar wrote kind 5") as refused:
+    framed = bytearray(on_disk.encode_record(records.begin(8)))
+    framed[4] = 8
+    framed[8:12] = crc32(framed[on_disk.RECORD_HEADER_BYTES :], 8).to_bytes(4, "big")
+    with pytest.raises(LedgerDamaged, match="newer version of sidecar wrote kind 8") as refused:
         read({FIRST: continued(content, [bytes(framed)])})
     assert refused.value.advice == CHANGE_VERSION
     assert "damaged" not in str(refused.value)

@@ -77,7 +77,7 @@ def test_an_unread_digest_comes_to_its_bytes_later() -> None:
 
 BEGIN, COMPLETED = 2, 3
 REFUSED = {
-    "a kind of a newer version": (framed_document({}, 99), OtherVersion),
+    "a kind of a newer version": (framed_document({}, 8), OtherVersion),
     "a flag": (framed_document(document_of(RECORDS[1]), BEGIN, flags=1), FormatFault),
     "another kind than its header says": (framed_document(document_of(RECORDS[1]), COMPLETED), FormatFault),
     "another schema": (framed_document({**document_of(RECORDS[1]), "schema_id": "another"}, BEGIN), FormatFault),

@@ -20,9 +20,11 @@ from sidecar.ledger import format as on_disk
 from sidecar.ledger import ledger as ledger_module
 from sidecar.ledger import recovery, spares
 from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.index import Book
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.room import Room, Slot
-from sidecar.ledger.writer import Append, Writer
+from sidecar.ledger.seal_format import End
+from sidecar.ledger.writer import Append, Batch, Writer
 
 SEEDS_MAX = 12
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -42,7 +44,7 @@ def acknowledged_before_its_sync(patch: pytest.MonkeyPatch) -> None:
     """Each batch is synced when the next one comes."""
     write = Writer._write
 
-    def write_behind_the_one_before(self: Any, appends: list[Append]) -> tuple[int, int]:
+    def write_behind_the_one_before(self: Any, appends: list[Append]) -> Batch:
         if self._slot is not None:
             self._files.sync(self._slot.descriptor)
         return write(self, appends)
@@ -74,7 +76,7 @@ def synced_again_when_that_failed(patch: pytest.MonkeyPatch) -> None:
 def written_again_when_that_failed(patch: pytest.MonkeyPatch) -> None:
     once = Writer._write
 
-    def twice(self: Writer, appends: list[Append]) -> tuple[int, int]:
+    def twice(self: Writer, appends: list[Append]) -> Batch:
         try:
             return once(self, appends)
         except OSError:
@@ -87,18 +89,30 @@ def appended_to_the_segment_that_a_crash_left(patch: pytest.MonkeyPatch) -> None
     """Behind its last whole batch, over what is torn there."""
     begin_in = Ledger._begin_in
 
-    def go_on(self: Ledger, slot: Slot, end: recovery.End, segment_bytes: int, clock: Any, threads: Any) -> None:
+    def go_on(self: Ledger, slot: Slot, end: End) -> None:
+        terms = self._terms
+        segment_bytes, clock = terms.segment_bytes, terms.clock_unix_ms
         if end.closed or not end.segment:
-            begin_in(self, slot, end, segment_bytes, clock, threads)
+            begin_in(self, slot, end)
             return
         path = recovery.segment_path(self._directory, end.segment)
         descriptor = self._files.open_to_read(path)
         header = on_disk.decode_segment_header(self._files.read(descriptor, on_disk.BLOCK_BYTES, 0))
         last = Slot(path, descriptor, header.salt)
         last.number = end.segment
+        if not self._index.book.number:  # it has a seal
+            self._index.book = Book(end.segment, segment_bytes, end, terms.window_of)
+        self._landed = end
         self._room = Room(segment_bytes, last, end.offset, lambda: self._spare_maker.want(1))
         self._writer = Writer(
-            self._files, self._directory, end, end.incarnation, segment_bytes, clock, self._room.landed, threads.commit
+            self._files,
+            self._directory,
+            end,
+            end.incarnation,
+            segment_bytes,
+            clock,
+            self._batch_landed,
+            terms.threads.commit,
         )
         self._writer._slot = last
         opened = OpenedRecord(incarnation=end.incarnation, opened_at_unix_ms=clock(), clean=False)

@@ -1,0 +1,183 @@
+"""Keeps a running ledger light: seals the segments that have ended, and merges seals, in a thread of its own.
+
+What fails here loses nothing and stops nothing: what is not sealed stays in
+memory, it is said once, and tried again when the next segment has ended. The
+index changes on the Trio side, when a job has been told of.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from sidecar.contract.values import CheckpointRecord, LowWaterRecord
+from sidecar.ledger.commit_thread import CommitThread, Job, Told
+from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.index import Book, Index
+from sidecar.ledger.landing import Landed, Landing
+from sidecar.ledger.retaining import Retaining, ToRecord, Work
+from sidecar.ledger.seal_format import End
+from sidecar.ledger.sealed import Sealed, entries_bytes, merged, pair_to_merge
+
+SEALS_MAX: Final = 3  # so many searches an unknown id costs
+_BREATH_SECONDS: Final = 0.003
+
+
+class KeepingThread(CommitThread[Job]):
+    """Nobody waits for its jobs."""
+
+    def hand_over(self, job: Job) -> None:
+        assert not self._busy, "a job is handed over before the last one has been told of"
+        self._busy = True
+        self._jobs.put(job)
+
+    @staticmethod
+    def breathe() -> None:
+        """Leaves the interpreter to the event loop for a while: there is no hurry here."""
+        time.sleep(_BREATH_SECONDS)
+
+
+class Keeping:
+    """The upkeep of one running ledger."""
+
+    def __init__(
+        self,
+        files: DiskFiles,
+        directory: Path,
+        index: Index,
+        retaining: Retaining,
+        end: Callable[[], End],
+        append: Callable[[LowWaterRecord | CheckpointRecord], Landing],
+        on_trouble: Callable[[str], None],
+        thread: type[KeepingThread[Work]] = KeepingThread,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._index = index
+        self._retaining = retaining
+        self._end = end
+        self._append = append
+        self._on_trouble = on_trouble
+        self._thread = thread(self._done)
+        self._under_way = False
+        self._stopping = False
+        self._trouble: str | None = None
+        self._replaced: list[Sealed] = []
+
+    def start(self) -> None:
+        self._thread.start()
+        self.go_on()
+
+    def stop(self) -> None:
+        """What is under way is given up where it can be, and made again another time."""
+        self._stopping = True
+        self._thread.stop()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def segment_ended(self) -> None:
+        self.try_again()
+
+    def try_again(self) -> None:
+        """Also what failed before."""
+        self._trouble = None
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The next job, if the thread has none and there is one."""
+        if self._under_way or self._stopping or self._trouble is not None:
+            return
+        work = self._next()
+        if isinstance(work, ToRecord):
+            self._under_way = True
+            self._append(work.record).then(partial(self._recorded, work.then))
+        elif work is not None:
+            self._under_way = True
+            self._thread.hand_over(work)
+
+    def _next(self) -> Work | ToRecord | None:
+        if self._replaced:
+            replaced, self._replaced = self._replaced, []
+            return partial(self._remove, replaced)
+        if self._index.waiting:
+            return partial(self._seal, self._index.waiting[0])
+        sealed = self._index.sealed
+        if len(sealed) > SEALS_MAX:
+            at = pair_to_merge([entries_bytes(seal.document) for seal in sealed])
+            return partial(self._merge, sealed[at], sealed[at + 1], self._retaining.base)
+        gone = [seal for seal in sealed if seal.document.last <= self._retaining.base.segment]
+        if gone:
+            del sealed[: len(gone)]
+            return partial(self._remove, gone)
+        return self._retaining.next(self._end(), self._breathe)
+
+    # --- in the thread ----------------------------------------------------------------------------------------
+
+    def _done(self, work: Work) -> Told:
+        try:
+            told = work()
+        except (OSError, LedgerDamaged) as error:
+            if self._stopping:
+                return self._finished
+            cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            return partial(self._failed, cause)
+        return partial(self._told, told)
+
+    def _seal(self, book: Book) -> Told:
+        return partial(self._adopt, Sealed.open(self._files, book.write_seal(self._files, self._directory)))
+
+    def _merge(self, older: Sealed, newer: Sealed, base: End) -> Told:
+        path = merged(self._files, self._directory, older, newer, base, self._breathe)
+        return partial(self._replace, older, newer, Sealed.open(self._files, path))
+
+    def _remove(self, seals: list[Sealed]) -> Told:
+        for seal in seals:
+            with suppress(OSError):  # the next open removes what another seal covers
+                seal.close()
+            with suppress(OSError):
+                self._files.unlink(seal.path)
+        return lambda: None
+
+    def _breathe(self) -> None:
+        if self._stopping:
+            raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+        self._thread.breathe()
+
+    # --- on the Trio side -------------------------------------------------------------------------------------
+
+    def _recorded(self, then: Told, landed: Landed) -> None:
+        if isinstance(landed, LedgerUnavailable):
+            self._failed(str(landed))
+        else:
+            self._told(then)
+
+    def _finished(self) -> None:
+        self._under_way = False
+
+    def _told(self, told: Told) -> None:
+        self._under_way = False
+        told()
+        self.go_on()
+
+    def _failed(self, why: str) -> None:
+        self._under_way = False
+        self._trouble = why
+        self._on_trouble(why)
+
+    def _adopt(self, seal: Sealed) -> None:
+        self._index.waiting.pop(0)
+        self._index.sealed.append(seal)
+
+    def _replace(self, older: Sealed, newer: Sealed, both: Sealed) -> None:
+        sealed = self._index.sealed
+        at = sealed.index(older)
+        sealed[at : at + 2] = [both]
+        self._replaced.extend((older, newer))

@@ -1,0 +1,281 @@
+"""Opening a ledger that is there: a checkpoint and seals first, then only what is not sealed.
+
+Each segment that is read and has another behind it is sealed at once, so that
+however long a ledger without seals is, memory holds one segment of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.ledger import checkpoint as checkpoints
+from sidecar.ledger import recovery
+from sidecar.ledger.checkpoint import Dropped
+from sidecar.ledger.faults import SEAL_AGAIN, LedgerDamaged
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.format import FormatFault, SegmentHeader
+from sidecar.ledger.index import Book, Index, WindowOf, key_of, key_of_new, recorded_of
+from sidecar.ledger.landing import Place
+from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, whole
+from sidecar.ledger.read_back import ReadBack
+from sidecar.ledger.recovery import Found, segment_path
+from sidecar.ledger.seal_format import End, SegmentRow, segments_of_name
+from sidecar.ledger.sealed import TEMPORARY_SUFFIX, Sealed, entries_bytes, merged, pair_to_merge
+from sidecar.rules.windows import window_start
+
+SEALS_OPEN_MAX: Final = 16  # in an opening, which is to be quick; while the ledger runs they become fewer
+_NO_BOOK: Final = 0
+
+
+Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """Who hears of what an opening finds. Begins and completions that are summed in seals are not told one by one:
+    `on_sum` gets the caller, an instant of the window, and what was charged in it."""
+
+    on_begin: Callable[[Begun], None] = lambda begin: None
+    on_completed: Callable[[Begun, CompletedRecord], None] = lambda begin, completed: None
+    on_sum: Callable[[str, int, int], None] = lambda caller, at_unix_ms, charged_micro_usd: None
+
+
+class Opening:
+    """One opening of the ledger in `directory`; what it came to stands in its attributes."""
+
+    def __init__(self, files: DiskFiles, directory: Path, *, window_of: WindowOf, now_unix_ms: int, told: Told) -> None:
+        self._files = files
+        self._directory = directory
+        self._window_of = window_of
+        self._now_unix_ms = now_unix_ms
+        self._told = told
+        self.read_back = ReadBack(files, directory)
+        self.base = End()
+        self.dropped = Dropped()
+        self.checkpoint_sha256 = b""
+        self.index = Index(self.read_back, Book(_NO_BOOK, 0, End(), window_of))
+        self._open: dict[tuple[int, int], tuple[bytes, Begun]] = {}
+        self.found: Found
+
+    def read(self) -> Found:
+        """Raises LedgerDamaged, OSError; `close` is for the caller then too."""
+        self._remove_temporary()
+        self._take_checkpoint()
+        for name in self._cover():
+            self.index.sealed.append(Sealed.open(self._files, self._directory / name))
+        self._check_neighbours()
+        start = self.index.sealed[-1].document.end if self.index.sealed else self.base
+        self._take_open()
+        self._take_sums()
+        self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
+        self._check_checkpoint()
+        return self.found
+
+    @property
+    def open(self) -> tuple[BeginRecord, ...]:
+        """The requests that nothing on record has ended."""
+        return tuple(self._whole(place, begin) for place, (_, begin) in self._open.items())
+
+    def _whole(self, place: tuple[int, int], begin: Begun) -> BeginRecord:
+        try:
+            return whole(begin) if isinstance(begin, BeginAtOpen) else begin
+        except FormatFault as fault:
+            raise recovery.damaged(
+                segment_path(self._directory, place[0]), place[1], "no_record", fault=fault
+            ) from fault
+
+    @property
+    def rows(self) -> Iterator[SegmentRow]:
+        """The sealed segments that are there."""
+        for seal in self.index.sealed:
+            yield from (row for row in seal.document.segments if row.number > self.base.segment)
+
+    def close(self) -> None:
+        for seal in self.index.sealed:
+            with suppress(OSError):
+                seal.close()
+
+    # --- what is there besides segments -------------------------------------------------------------------------
+
+    def _remove_temporary(self) -> None:
+        for name in self._files.names(self._directory):
+            if name.endswith(TEMPORARY_SUFFIX):
+                self._files.unlink(self._directory / name)
+
+    def _take_checkpoint(self) -> None:
+        """The newest one counts: it has its name only once it is whole."""
+        segments = [checkpoints.segment_of_name(name) for name in self._files.names(self._directory)]
+        newest = max((segment for segment in segments if segment is not None), default=0)
+        if not newest:
+            return
+        checkpoint, self.checkpoint_sha256 = checkpoints.read(self._files, self._directory, newest)
+        self.base, self.dropped = checkpoint.end, checkpoint.dropped
+        self.read_back.dropped_until = newest
+        self.read_back.kept = {(one.segment, one.offset): one.framed for one in checkpoint.begins}
+
+    def _check_checkpoint(self) -> None:
+        """What the record says of it. One that it doesn't speak of yet was written a moment before a crash."""
+        end = self.found.end
+        if end.checkpoint_segment > self.base.segment or (
+            end.checkpoint_segment == self.base.segment > 0 and end.checkpoint_sha256 != self.checkpoint_sha256
+        ):
+            path = checkpoints.checkpoint_path(self._directory, end.checkpoint_segment)
+            raise LedgerDamaged(path, 0, f"a checkpoint of SHA-256 {end.checkpoint_sha256.hex()}")
+
+    def _cover(self) -> list[str]:
+        """Seals that follow each other from the first segment on; others are covered by them, or stand behind a gap,
+        and are removed."""
+        ranges = {}
+        for name in self._files.names(self._directory):
+            if (range_of_name := segments_of_name(name)) is not None:
+                ranges[range_of_name] = name
+        covered, chosen = self.base.segment, []
+        while True:
+            following = [(last, first) for first, last in ranges if first <= covered + 1 <= last]
+            if not following:
+                break
+            covered, first = max(following)
+            chosen.append(ranges.pop((first, covered)))
+        for name in ranges.values():
+            self._files.unlink(self._directory / name)
+        return chosen
+
+    def _check_neighbours(self) -> None:
+        """Seals continue each other, and their segments are there, as long as they were."""
+        before = self.base
+        for seal in self.index.sealed:
+            said = seal.document
+            is_first = said.first == before.segment + 1
+            expectations = (
+                (not is_first or said.before_end == before.offset, f"that segment {before.segment} ended there"),
+                (not is_first or said.before_head == before.head, f"the chain head of segment {before.segment}"),
+                (before.ledger_id in (None, said.end.ledger_id), "this ledger's id"),
+            )
+            for is_so, expected in expectations:
+                if not is_so:
+                    raise LedgerDamaged(seal.path, 0, expected, SEAL_AGAIN)
+            before = said.end
+        for row in self.rows:
+            self._check_length(segment_path(self._directory, row.number), row.segment_bytes)
+
+    def _check_length(self, path: Path, segment_bytes: int) -> None:
+        try:
+            descriptor = self._files.open_to_read(path)
+        except FileNotFoundError:
+            raise recovery.damaged(path, 0, "sealed_missing") from None
+        try:
+            size = self._files.size(descriptor)
+        finally:
+            self._files.close(descriptor)
+        if size != segment_bytes:
+            raise recovery.damaged(path, min(size, segment_bytes), "other_length", size=segment_bytes)
+
+    # --- what holds when the reading begins ----------------------------------------------------------------------
+
+    def _take_open(self) -> None:
+        """The requests that are open at the end of what is sealed, or dropped, in full."""
+        sealed = self.index.sealed
+        places = sealed[-1].document.open if sealed else tuple(self.read_back.kept)
+        for segment, offset in places:
+            try:
+                begin, place = self.read_back.begin(segment, offset)
+            except FormatFault as fault:
+                raise recovery.damaged(
+                    segment_path(self._directory, segment), offset, "no_record", fault=fault
+                ) from fault
+            key = key_of(begin.caller_runtime_id, begin.request_id)
+            self.index.open[key] = recorded_of(begin, place)
+            self._begun(key, begin, place)
+
+    def _take_sums(self) -> None:
+        for seal in self.index.sealed:
+            other = set()
+            for row in seal.document.sums:
+                seconds = self._window_of(row.caller)
+                if seconds and seconds != row.window_seconds:
+                    other.add(row.caller)
+            for row in seal.document.sums:
+                if row.caller not in other and row.window_seconds:
+                    self._told.on_sum(row.caller, row.window_start_unix_ms, row.charged_micro_usd)
+            if other:
+                self._read_again(seal, other)
+
+    def _read_again(self, seal: Sealed, callers: set[str]) -> None:
+        """Whose windows have another length by now: what they have been charged in the present one."""
+        starts = {caller: window_start(self._now_unix_ms, self._window_of(caller)) for caller in callers}
+        for row in seal.document.segments:
+            if row.number > self.base.segment and row.admitted_until_unix_ms >= min(starts.values()):
+                for begin, charged in self._charges_in(row):
+                    start = starts.get(begin.caller_runtime_id)
+                    if start is not None and begin.admitted_at_unix_ms >= start:
+                        self._told.on_sum(begin.caller_runtime_id, begin.admitted_at_unix_ms, charged)
+
+    def _charges_in(self, row: SegmentRow) -> list[tuple[Begun, int]]:
+        begun: dict[tuple[int, int], BeginAtOpen] = {}
+        charged: list[tuple[Begun, int]] = []
+
+        def take(segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+            for record, offset, _ in records:
+                if type(record) is BeginAtOpen:
+                    begun[segment, offset] = record
+                elif type(record) is CompletedRecord:
+                    named = record.begin_segment, record.begin_offset
+                    begin = begun.pop(named, None) or self.read_back.begin(*named)[0]
+                    charged.append((begin, record.charge_micro_usd))
+
+        recovery.replay_one(self._files, self._directory, row.number, take)
+        return charged
+
+    # --- what is not sealed -------------------------------------------------------------------------------------
+
+    def _enter(self, header: SegmentHeader, before: End) -> None:
+        if self.index.book.number:
+            self.index.ended(before)
+            self._seal()
+        self.index.book = Book(header.segment, header.segment_bytes, before, self._window_of)
+
+    def _seal(self) -> None:
+        path = self.index.waiting.pop().write_seal(self._files, self._directory)
+        sealed = self.index.sealed
+        sealed.append(Sealed.open(self._files, path))
+        while len(sealed) > SEALS_OPEN_MAX:
+            at = pair_to_merge([entries_bytes(seal.document) for seal in sealed])
+            path = merged(self._files, self._directory, sealed[at], sealed[at + 1], self.base)
+            older, newer = sealed[at : at + 2]
+            sealed[at : at + 2] = [Sealed.open(self._files, path)]
+            for seal in (older, newer):
+                seal.close()
+                self._files.unlink(seal.path)
+
+    def take(self, segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+        """One batch. Raises FormatFault for a record that contradicts the ones before it."""
+        self.index.book.records += len(records)
+        for record, offset, length in records:
+            if type(record) is BeginAtOpen:
+                self._begun_again(record, Place(segment, offset, length))
+            elif type(record) is CompletedRecord:
+                self._completed_again(record, Place(segment, offset, length))
+
+    def _begun_again(self, begin: BeginAtOpen, place: Place) -> None:
+        key = key_of_new(begin.caller_runtime_id, begin.request_id)
+        if self.index.in_memory(key):
+            raise FormatFault("a request that had not begun before")
+        self.index.begun(key, begin, place)
+        self._begun(key, begin, place)
+
+    def _completed_again(self, completed: CompletedRecord, place: Place) -> None:
+        opened = self._open.pop((completed.begin_segment, completed.begin_offset), None)
+        if opened is None:
+            raise FormatFault("the completion of a request that is open")
+        key, begin = opened
+        self.index.completed(key, begin.caller_runtime_id, completed, place)
+        self._told.on_completed(begin, completed)
+
+    def _begun(self, key: bytes, begin: Begun, place: Place) -> None:
+        self._open[place.segment, place.offset] = key, begin
+        self._told.on_begin(begin)
