@@ -8,13 +8,14 @@ seals, the newest first; the first that knows it knows most of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import seal_format
@@ -23,11 +24,13 @@ from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.landing import Place
-from sidecar.ledger.lean_records import BeginAtOpen, digest_of
+from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, digest_of
 from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.seal_format import KEY_BYTES, End, Entry, SealDocument, SegmentRow, WindowSum
 from sidecar.ledger.sealed import Sealed, write_seal
 from sidecar.rules.windows import window_start
+
+Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
 
 # How long a caller's spend windows are, in seconds; 0 for a caller that the configuration doesn't name.
 WindowOf = Callable[[str], int]
@@ -47,7 +50,15 @@ def key_of_new(caller_runtime_id: str, request_id: str) -> bytes:
 key_of: Final = lru_cache(maxsize=1024)(key_of_new)
 
 
-def recorded_of(begin: BeginRecord | BeginAtOpen, place: Place, completed: Place | None = None) -> Recorded:
+class StillOpen(Struct, frozen=True, gc=False):
+    """A begin on record that nothing has ended, and how long its record is."""
+
+    key: bytes
+    begin: Begun
+    length: int
+
+
+def recorded_of(begin: Begun, place: Place, completed: Place | None = None) -> Recorded:
     """Raises FormatFault for a BeginAtOpen whose identity is no digest."""
     identity = begin.identity_sha256
     return Recorded(
@@ -69,9 +80,11 @@ class Book:
         self.number = number
         self.before = before
         self.recorded: dict[bytes, Recorded] = {}
+        # Of a segment that was read, in place of `recorded`: where begin and completion stand. Few are ever asked for.
+        self.read: dict[bytes, tuple[tuple[int, int], tuple[int, int] | None]] = {}
         self.segment_bytes = segment_bytes
         self._window_of = window_of
-        self._sums: dict[tuple[str, int, int], int] = {}
+        self.sums: dict[tuple[str, int, int], int] = {}
         self._begins = 0
         self._completions = 0
         self._charged_micro_usd = 0
@@ -79,7 +92,7 @@ class Book:
         self._expires_until = 0
         self.records = 0
 
-    def begun(self, key: bytes, record: BeginRecord | BeginAtOpen, place: Place) -> Recorded:
+    def begun(self, key: bytes, record: Begun, place: Place) -> Recorded:
         recorded = self.recorded[key] = recorded_of(record, place)
         self._begins += 1
         self._admitted_until = max(self._admitted_until, record.admitted_at_unix_ms)
@@ -91,10 +104,62 @@ class Book:
         admitted_at = recorded.admitted_at_unix_ms
         seconds = self._window_of(caller)
         window = caller, seconds, window_start(admitted_at, seconds) if seconds else 0
-        self._sums[window] = self._sums.get(window, 0) + record.charge_micro_usd
+        self.sums[window] = self.sums.get(window, 0) + record.charge_micro_usd
         self._completions += 1
         self._charged_micro_usd += record.charge_micro_usd
         self._admitted_until = max(self._admitted_until, admitted_at)
+
+    def take(
+        self,
+        segment: int,
+        records: list[tuple[LeanRecord, int, int]],
+        still_open: dict[tuple[int, int], StillOpen],
+        carried: Container[bytes],
+    ) -> None:
+        """As `begun` and `completed`, for one batch on record, in the least time. `still_open`, by place, is what
+        nothing has ended, and changes with it; `carried` are the keys of those that began in other segments.
+
+        Raises FormatFault for a record that contradicts the ones before it.
+        """
+        self.records += len(records)
+        read, end = self.read, still_open.pop
+        begins, ended = 0, []
+        for record, offset, length in records:
+            if type(record) is BeginAtOpen:
+                key = key_of_new(record.caller_runtime_id, record.request_id)
+                if key in read or key in carried:
+                    raise FormatFault("a request that had not begun before")
+                place = segment, offset
+                read[key] = place, None
+                still_open[place] = StillOpen(key, record, length)
+                begins += 1
+                if record.expires_at_unix_ms > self._expires_until:
+                    self._expires_until = record.expires_at_unix_ms
+                if record.admitted_at_unix_ms > self._admitted_until:
+                    self._admitted_until = record.admitted_at_unix_ms
+            elif type(record) is CompletedRecord:
+                place = record.begin_segment, record.begin_offset
+                opened = end(place, None)
+                if opened is None:
+                    raise FormatFault("the completion of a request that is open")
+                read[opened.key] = place, (segment, offset)
+                ended.append((opened.begin, record.charge_micro_usd))
+        self._begins += begins
+        self._charge_each(ended)
+
+    def _charge_each(self, ended: list[tuple[Begun, int]]) -> None:
+        seconds_of: dict[str, int] = {}
+        for begin, charge_micro_usd in ended:
+            caller, at = begin.caller_runtime_id, begin.admitted_at_unix_ms
+            seconds = seconds_of.get(caller)
+            if seconds is None:
+                seconds = seconds_of[caller] = self._window_of(caller)
+            window = caller, seconds, at - at % (1000 * seconds) if seconds else 0
+            self.sums[window] = self.sums.get(window, 0) + charge_micro_usd
+            self._charged_micro_usd += charge_micro_usd
+            if at > self._admitted_until:
+                self._admitted_until = at
+        self._completions += len(ended)
 
     def ended(self, end: End, still_open: Iterable[tuple[int, int]]) -> None:
         """Nothing more will stand in this segment. `still_open` are the Begins that nothing up to here has ended."""
@@ -121,15 +186,17 @@ class Book:
         )
         assert end.ledger_id is not None
         seed = seal_format.seed_of(end.ledger_id, self.number, self.number)
-        sums = tuple(WindowSum(*window, charged) for window, charged in sorted(self._sums.items()))
-        entries = sorted(
+        sums = tuple(WindowSum(*window, charged) for window, charged in sorted(self.sums.items()))
+        entries = [seal_format.encode_entry(key, *places) for key, places in self.read.items()]
+        entries += [
             seal_format.encode_entry(
                 key,
                 (one.begin.segment, one.begin.offset),
                 (one.completed.segment, one.completed.offset) if one.completed else None,
             )
             for key, one in self.recorded.items()
-        )
+        ]
+        entries.sort()
 
         def document(count: int) -> SealDocument:
             return SealDocument(
@@ -163,16 +230,24 @@ class Index:
         return recorded
 
     def in_memory(self, key: bytes) -> Recorded | None:
-        """As `find`, but for what is only in seals."""
+        """As `find`, but for what is only in seals, or was read and has ended."""
         for book in (self.book, *reversed(self.waiting)):
             if (recorded := book.recorded.get(key)) is not None:
                 return recorded
         return self.open.get(key)
 
+    def has_begun(self, key: bytes) -> bool:
+        """As far as memory tells."""
+        books = (self.book, *self.waiting)
+        return key in self.open or any(key in book.recorded or key in book.read for book in books)
+
     def _found_behind(self, key: bytes) -> Recorded | None:
         recorded = self.in_memory(key)
         if recorded is not None:
             return recorded
+        for book in reversed(self.waiting):
+            if (places := book.read.get(key)) is not None:
+                return self._recorded(Entry(key, *places))
         for seal in reversed(self.sealed):
             entry = seal.find(key)
             if entry is not None:
@@ -191,8 +266,8 @@ class Index:
             raise LedgerUnavailable(f"a record can't be read back: {fault}") from fault
         return recorded_of(begin, place, completed)
 
-    def begun(self, key: bytes, record: BeginRecord | BeginAtOpen, place: Place) -> None:
-        assert self.in_memory(key) is None, "a request begins twice"
+    def begun(self, key: bytes, record: Begun, place: Place) -> None:
+        assert not self.has_begun(key), "a request begins twice"
         self.open[key] = self.book.begun(key, record, place)
 
     def completed(self, key: bytes, caller: str, record: CompletedRecord, place: Place) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import checkpoint as checkpoints
@@ -20,7 +20,7 @@ from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.faults import SEAL_AGAIN, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, SegmentHeader
-from sidecar.ledger.index import Book, Index, WindowOf, key_of, key_of_new, recorded_of
+from sidecar.ledger.index import Begun, Book, Index, StillOpen, WindowOf, key_of, recorded_of
 from sidecar.ledger.landing import Place
 from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, whole
 from sidecar.ledger.read_back import ReadBack
@@ -33,15 +33,11 @@ SEALS_OPEN_MAX: Final = 16  # in an opening, which is to be quick; while the led
 _NO_BOOK: Final = 0
 
 
-Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
-
-
 class Told(Struct, frozen=True, kw_only=True):
-    """Who hears of what an opening finds. Begins and completions that are summed in seals are not told one by one:
-    `on_sum` gets the caller, an instant of the window, and what was charged in it."""
+    """Who hears of what an opening finds: of each begin that nothing has ended, and, in sums, of all charges: `on_sum`
+    gets the caller, an instant of the window, and what was charged in it."""
 
-    on_begin: Callable[[Begun], None] = lambda begin: None
-    on_completed: Callable[[Begun, CompletedRecord], None] = lambda begin, completed: None
+    on_begin: Callable[[BeginRecord], None] = lambda begin: None
     on_sum: Callable[[str, int, int], None] = lambda caller, at_unix_ms, charged_micro_usd: None
 
 
@@ -59,7 +55,7 @@ class Opening:
         self.dropped = Dropped()
         self.checkpoint_sha256 = b""
         self.index = Index(self.read_back, Book(_NO_BOOK, 0, End(), window_of))
-        self._open: dict[tuple[int, int], tuple[bytes, Begun]] = {}
+        self._open: dict[tuple[int, int], StillOpen] = {}  # by place
         self.found: Found
 
     def read(self) -> Found:
@@ -73,13 +69,16 @@ class Opening:
         self._take_open()
         self._take_sums()
         self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
+        self.leave_segment()
+        for begin in self.open:
+            self._told.on_begin(begin)
         self._check_checkpoint()
         return self.found
 
     @property
     def open(self) -> tuple[BeginRecord, ...]:
         """The requests that nothing on record has ended."""
-        return tuple(self._whole(place, begin) for place, (_, begin) in self._open.items())
+        return tuple(self._whole(place, one.begin) for place, one in self._open.items())
 
     def _whole(self, place: tuple[int, int], begin: Begun) -> BeginRecord:
         try:
@@ -190,7 +189,7 @@ class Opening:
                 ) from fault
             key = key_of(begin.caller_runtime_id, begin.request_id)
             self.index.open[key] = recorded_of(begin, place)
-            self._begun(key, begin, place)
+            self._open[segment, offset] = StillOpen(key, begin, place.length)
 
     def _take_sums(self) -> None:
         for seal in self.index.sealed:
@@ -235,6 +234,7 @@ class Opening:
 
     def _enter(self, header: SegmentHeader, before: End) -> None:
         if self.index.book.number:
+            self.leave_segment()
             self.index.ended(before)
             self._seal()
         self.index.book = Book(header.segment, header.segment_bytes, before, self._window_of)
@@ -254,28 +254,15 @@ class Opening:
 
     def take(self, segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
         """One batch. Raises FormatFault for a record that contradicts the ones before it."""
-        self.index.book.records += len(records)
-        for record, offset, length in records:
-            if type(record) is BeginAtOpen:
-                self._begun_again(record, Place(segment, offset, length))
-            elif type(record) is CompletedRecord:
-                self._completed_again(record, Place(segment, offset, length))
+        self.index.book.take(segment, records, self._open, self.index.open)
 
-    def _begun_again(self, begin: BeginAtOpen, place: Place) -> None:
-        key = key_of_new(begin.caller_runtime_id, begin.request_id)
-        if self.index.in_memory(key):
-            raise FormatFault("a request that had not begun before")
-        self.index.begun(key, begin, place)
-        self._begun(key, begin, place)
-
-    def _completed_again(self, completed: CompletedRecord, place: Place) -> None:
-        opened = self._open.pop((completed.begin_segment, completed.begin_offset), None)
-        if opened is None:
-            raise FormatFault("the completion of a request that is open")
-        key, begin = opened
-        self.index.completed(key, begin.caller_runtime_id, completed, place)
-        self._told.on_completed(begin, completed)
-
-    def _begun(self, key: bytes, begin: Begun, place: Place) -> None:
-        self._open[place.segment, place.offset] = key, begin
-        self._told.on_begin(begin)
+    def leave_segment(self) -> None:
+        """A segment has been read: its sums are told, and what it leaves open is kept in full, for what was read of it
+        so far holds the bytes of its batch."""
+        for (caller, _, window_start_unix_ms), charged in self.index.book.sums.items():
+            self._told.on_sum(caller, window_start_unix_ms, charged)
+        self.index.open.clear()
+        for place, one in self._open.items():
+            begin = self._whole(place, one.begin)
+            self._open[place] = structs.replace(one, begin=begin)
+            self.index.open[one.key] = recorded_of(begin, Place(*place, one.length))

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from benchmarks.ledger_records import Requests
+from benchmarks.ledger_records import Requests, window_of
 from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord
@@ -36,7 +36,11 @@ class Made(Struct, frozen=True):
 
 def opened(directory: Path) -> Ledger:
     return Ledger.open(
-        directory, segment_bytes=SEGMENT_BYTES, frame_bytes_max=FRAME_BYTES_MAX, requests_in_flight_max=IN_FLIGHT
+        directory,
+        segment_bytes=SEGMENT_BYTES,
+        frame_bytes_max=FRAME_BYTES_MAX,
+        requests_in_flight_max=IN_FLIGHT,
+        window_of=window_of,
     )
 
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct as Packed
 from zlib import crc32
 
+from benchmarks.ledger_records import CALLER, WINDOW_SECONDS, window_of
 from msgspec import Struct
 
-from sidecar.contract.values import CompletedRecord
+from sidecar.contract.values import BeginRecord
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, RECORD_HEADER_BYTES, BatchHeader
-from sidecar.ledger.lean_records import BeginAtOpen
-from sidecar.ledger.recovery import Replayed
+from sidecar.ledger.opening import Opening, Told
 from sidecar.rules.windows import Account
 
 _RECORD = Packed(">IBBHI")
@@ -92,18 +91,27 @@ def scan(path: Path, check: _Check) -> tuple[int, int]:
         files.close(descriptor)
 
 
+class _Cached(DiskFiles):
+    def forget_cache(self, descriptor: int) -> None:
+        """Kept: what is measured is not the disk."""
+
+
 def replay(directory: Path) -> int:
     """With the spend of every caller, as a daemon counts it."""
-    accounts: defaultdict[str, Account] = defaultdict(lambda: Account(86_400, 1 << 60))
+    accounts = {CALLER: Account(WINDOW_SECONDS, 1 << 60)}
 
-    def begun(begin: BeginAtOpen) -> None:
+    def begun(begin: BeginRecord) -> None:
         accounts[begin.caller_runtime_id].reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
 
-    def completed(begin: BeginAtOpen, record: CompletedRecord) -> None:
-        account = accounts[begin.caller_runtime_id]
-        account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
+    def charged(caller: str, at_unix_ms: int, charged_micro_usd: int) -> None:
+        accounts[caller].settle(at_unix_ms, 0, charged_micro_usd)
 
-    return recovery.replay(DiskFiles(), directory, Replayed(begun, completed).take, cold=False).records
+    told = Told(on_begin=begun, on_sum=charged)
+    opening = Opening(_Cached(), directory, window_of=window_of, now_unix_ms=0, told=told)
+    try:
+        return opening.read().records
+    finally:
+        opening.close()
 
 
 def measured(directory: Path, folder: Path, rounds: int) -> tuple[dict[str, Pass], Pass]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from sidecar.contract import values as v
 from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.index import Begun
 from sidecar.ledger.landing import Place
-from sidecar.ledger.opening import Begun, Told
+from sidecar.ledger.opening import Told
 
 FRAME_BYTES_MAX = 4096
 SEGMENT_BYTES = 4 * (FRAME_BYTES_MAX + 65_536) + 4096 - (4 * (FRAME_BYTES_MAX + 65_536)) % 4096
@@ -71,7 +72,7 @@ class Totals:
 
     @property
     def told(self) -> Told:
-        return Told(on_begin=self.on_begin, on_completed=self.on_completed, on_sum=self.on_sum)
+        return Told(on_begin=self.on_begin, on_sum=self.on_sum)
 
 
 class WatchedFiles(DiskFiles):

@@ -55,7 +55,11 @@ def read(contents: Contents) -> tuple[Totals, Found]:
     totals = Totals()
     files = MemoryFiles(contents)
     opening = Opening(files, Path("ledger"), window_of=lambda caller: 1, now_unix_ms=0, told=totals.told)
-    return totals, recovery.replay(files, Path("ledger"), opening.take, cold=False)
+    found = recovery.replay(files, Path("ledger"), opening.take, cold=False)
+    opening.leave_segment()
+    for begin in opening.open:
+        totals.on_begin(begin)
+    return totals, found
 
 
 async def session(open_ledger: OpenLedger, numbers: list[int], *, clean: bool) -> None:
