@@ -58,7 +58,7 @@ def _serve(config: Config, log: Log) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
 
-    def begun(begin: BeginRecord) -> None:
+    def held(begin: BeginRecord) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
 
@@ -84,7 +84,7 @@ def _serve(config: Config, log: Log) -> int:
             segment_bytes=config.ledger.segment_bytes,
             frame_bytes_max=config.daemon.frame_bytes_max,
             requests_in_flight_max=config.daemon.requests_in_flight_max,
-            told=Told(on_begin=begun, on_sum=charged),
+            told=Told(on_open=held, on_sum=charged),
             window_of=window_of,
             on_pressure=pressed,
             on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),

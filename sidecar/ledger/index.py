@@ -8,14 +8,13 @@ seals, the newest first; the first that knows it knows most of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import seal_format
@@ -24,13 +23,10 @@ from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.landing import Place
-from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, digest_of
 from sidecar.ledger.read_back import ReadBack
-from sidecar.ledger.seal_format import KEY_BYTES, End, Entry, SealDocument, SegmentRow, WindowSum
+from sidecar.ledger.seal_format import KEY_BYTES, End, SealDocument, SegmentRow, WindowSum
 from sidecar.ledger.sealed import Sealed, write_seal
 from sidecar.rules.windows import window_start
-
-Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
 
 # How long a caller's spend windows are, in seconds; 0 for a caller that the configuration doesn't name.
 WindowOf = Callable[[str], int]
@@ -50,19 +46,9 @@ def key_of_new(caller_runtime_id: str, request_id: str) -> bytes:
 key_of: Final = lru_cache(maxsize=1024)(key_of_new)
 
 
-class StillOpen(Struct, frozen=True, gc=False):
-    """A begin on record that nothing has ended, and how long its record is."""
-
-    key: bytes
-    begin: Begun
-    length: int
-
-
-def recorded_of(begin: Begun, place: Place, completed: Place | None = None) -> Recorded:
-    """Raises FormatFault for a BeginAtOpen whose identity is no digest."""
-    identity = begin.identity_sha256
+def recorded_of(begin: BeginRecord, place: Place, completed: Place | None = None) -> Recorded:
     return Recorded(
-        identity=bytes(identity) if isinstance(identity, tuple) else digest_of(identity),
+        identity=bytes(begin.identity_sha256),
         reservation_micro_usd=begin.reservation_micro_usd,
         admitted_at_unix_ms=begin.admitted_at_unix_ms,
         begin=place,
@@ -74,94 +60,47 @@ class Book:
     """One segment's requests and sums so far. `before` is where the segment before it ended."""
 
     end: End
-    still_open: tuple[tuple[int, int], ...]
+    still_open: tuple[tuple[int, ...], ...]
 
     def __init__(self, number: int, segment_bytes: int, before: End, window_of: WindowOf) -> None:
         self.number = number
         self.before = before
         self.recorded: dict[bytes, Recorded] = {}
-        # Of a segment that was read, in place of `recorded`: where begin and completion stand. Few are ever asked for.
-        self.read: dict[bytes, tuple[tuple[int, int], tuple[int, int] | None]] = {}
+        # Of a segment that an opening has read: Begin, or Begin and Completed, as segment and offset each. Of most
+        # nobody will ask again, so what a Recorded says is read back for who does.
+        self.placed: dict[bytes, tuple[int, ...]] = {}
         self.segment_bytes = segment_bytes
         self._window_of = window_of
         self.sums: dict[tuple[str, int, int], int] = {}
-        self._begins = 0
-        self._completions = 0
-        self._charged_micro_usd = 0
-        self._admitted_until = 0
-        self._expires_until = 0
         self.records = 0
+        self.begins = 0
+        self.completions = 0
+        self.charged_micro_usd = 0
+        self.admitted_until_unix_ms = 0
+        self.expires_until_unix_ms = 0
 
-    def begun(self, key: bytes, record: Begun, place: Place) -> Recorded:
+    def begun(self, key: bytes, record: BeginRecord, place: Place) -> Recorded:
         recorded = self.recorded[key] = recorded_of(record, place)
-        self._begins += 1
-        self._admitted_until = max(self._admitted_until, record.admitted_at_unix_ms)
-        self._expires_until = max(self._expires_until, record.expires_at_unix_ms)
+        self.begins += 1
+        self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, record.admitted_at_unix_ms)
+        self.expires_until_unix_ms = max(self.expires_until_unix_ms, record.expires_at_unix_ms)
         return recorded
 
     def completed(self, key: bytes, recorded: Recorded, caller: str, record: CompletedRecord, place: Place) -> None:
         self.recorded[key] = msgspec.structs.replace(recorded, completed=place)
         admitted_at = recorded.admitted_at_unix_ms
-        seconds = self._window_of(caller)
-        window = caller, seconds, window_start(admitted_at, seconds) if seconds else 0
+        window = self.window(caller, admitted_at)
         self.sums[window] = self.sums.get(window, 0) + record.charge_micro_usd
-        self._completions += 1
-        self._charged_micro_usd += record.charge_micro_usd
-        self._admitted_until = max(self._admitted_until, admitted_at)
+        self.completions += 1
+        self.charged_micro_usd += record.charge_micro_usd
+        self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, admitted_at)
 
-    def take(
-        self,
-        segment: int,
-        records: list[tuple[LeanRecord, int, int]],
-        still_open: dict[tuple[int, int], StillOpen],
-        carried: Container[bytes],
-    ) -> None:
-        """As `begun` and `completed`, for one batch on record, in the least time. `still_open`, by place, is what
-        nothing has ended, and changes with it; `carried` are the keys of those that began in other segments.
+    def window(self, caller: str, at_unix_ms: int) -> tuple[str, int, int]:
+        """What a charge of a request admitted then is summed under."""
+        seconds = self._window_of(caller)
+        return caller, seconds, window_start(at_unix_ms, seconds) if seconds else 0
 
-        Raises FormatFault for a record that contradicts the ones before it.
-        """
-        self.records += len(records)
-        read, end = self.read, still_open.pop
-        begins, ended = 0, []
-        for record, offset, length in records:
-            if type(record) is BeginAtOpen:
-                key = key_of_new(record.caller_runtime_id, record.request_id)
-                if key in read or key in carried:
-                    raise FormatFault("a request that had not begun before")
-                place = segment, offset
-                read[key] = place, None
-                still_open[place] = StillOpen(key, record, length)
-                begins += 1
-                if record.expires_at_unix_ms > self._expires_until:
-                    self._expires_until = record.expires_at_unix_ms
-                if record.admitted_at_unix_ms > self._admitted_until:
-                    self._admitted_until = record.admitted_at_unix_ms
-            elif type(record) is CompletedRecord:
-                place = record.begin_segment, record.begin_offset
-                opened = end(place, None)
-                if opened is None:
-                    raise FormatFault("the completion of a request that is open")
-                read[opened.key] = place, (segment, offset)
-                ended.append((opened.begin, record.charge_micro_usd))
-        self._begins += begins
-        self._charge_each(ended)
-
-    def _charge_each(self, ended: list[tuple[Begun, int]]) -> None:
-        seconds_of: dict[str, int] = {}
-        for begin, charge_micro_usd in ended:
-            caller, at = begin.caller_runtime_id, begin.admitted_at_unix_ms
-            seconds = seconds_of.get(caller)
-            if seconds is None:
-                seconds = seconds_of[caller] = self._window_of(caller)
-            window = caller, seconds, at - at % (1000 * seconds) if seconds else 0
-            self.sums[window] = self.sums.get(window, 0) + charge_micro_usd
-            self._charged_micro_usd += charge_micro_usd
-            if at > self._admitted_until:
-                self._admitted_until = at
-        self._completions += len(ended)
-
-    def ended(self, end: End, still_open: Iterable[tuple[int, int]]) -> None:
+    def ended(self, end: End, still_open: Iterable[tuple[int, ...]]) -> None:
         """Nothing more will stand in this segment. `still_open` are the Begins that nothing up to here has ended."""
         self.end = end
         self.still_open = tuple(sorted(still_open))
@@ -178,25 +117,16 @@ class Book:
             batch=end.batch,
             closed=end.closed,
             records=self.records,
-            begins=self._begins,
-            completions=self._completions,
-            charged_micro_usd=self._charged_micro_usd,
-            admitted_until_unix_ms=self._admitted_until,
-            expires_until_unix_ms=self._expires_until,
+            begins=self.begins,
+            completions=self.completions,
+            charged_micro_usd=self.charged_micro_usd,
+            admitted_until_unix_ms=self.admitted_until_unix_ms,
+            expires_until_unix_ms=self.expires_until_unix_ms,
         )
         assert end.ledger_id is not None
         seed = seal_format.seed_of(end.ledger_id, self.number, self.number)
         sums = tuple(WindowSum(*window, charged) for window, charged in sorted(self.sums.items()))
-        entries = [seal_format.encode_entry(key, *places) for key, places in self.read.items()]
-        entries += [
-            seal_format.encode_entry(
-                key,
-                (one.begin.segment, one.begin.offset),
-                (one.completed.segment, one.completed.offset) if one.completed else None,
-            )
-            for key, one in self.recorded.items()
-        ]
-        entries.sort()
+        entries = sorted(self._entries())
 
         def document(count: int) -> SealDocument:
             return SealDocument(
@@ -209,7 +139,15 @@ class Book:
                 sums=sums,
             )
 
+        assert sum(self.sums.values()) == self.charged_micro_usd, "what windows were charged is not what requests were"
         return write_seal(files, directory, entries, seed, document)
+
+    def _entries(self) -> Iterator[bytes]:
+        for key, one in self.recorded.items():
+            completed = (one.completed.segment, one.completed.offset) if one.completed else None
+            yield seal_format.encode_entry(key, (one.begin.segment, one.begin.offset), completed)
+        for key, (segment, offset, *completed_at) in self.placed.items():
+            yield seal_format.encode_entry(key, (segment, offset), tuple(completed_at) or None)
 
 
 class Index:
@@ -230,44 +168,39 @@ class Index:
         return recorded
 
     def in_memory(self, key: bytes) -> Recorded | None:
-        """As `find`, but for what is only in seals, or was read and has ended."""
+        """As `find`, but for what is only in seals."""
         for book in (self.book, *reversed(self.waiting)):
             if (recorded := book.recorded.get(key)) is not None:
                 return recorded
         return self.open.get(key)
-
-    def has_begun(self, key: bytes) -> bool:
-        """As far as memory tells."""
-        books = (self.book, *self.waiting)
-        return key in self.open or any(key in book.recorded or key in book.read for book in books)
 
     def _found_behind(self, key: bytes) -> Recorded | None:
         recorded = self.in_memory(key)
         if recorded is not None:
             return recorded
         for book in reversed(self.waiting):
-            if (places := book.read.get(key)) is not None:
-                return self._recorded(Entry(key, *places))
+            if (placed := book.placed.get(key)) is not None:
+                return self._recorded(placed[0], placed[1], *placed[2:])
         for seal in reversed(self.sealed):
             entry = seal.find(key)
             if entry is not None:
-                return self._recorded(entry)
+                return self._recorded(*entry.begin, *(entry.completed or ()))
         return None
 
-    def _recorded(self, entry: Entry) -> Recorded | None:
+    def _recorded(self, segment: int, offset: int, ends_in: int = 0, ends_at: int = 0) -> Recorded | None:
         try:
-            begin, place = self._read_back.begin(*entry.begin)
-            completed = Place(*entry.completed, self._read_back.length(*entry.completed)) if entry.completed else None
+            begin, place = self._read_back.begin(segment, offset)
+            completed = Place(ends_in, ends_at, self._read_back.length(ends_in, ends_at)) if ends_in else None
         except FormatFault as fault:
             raise RecordDamaged(f"a record can't be read back: {fault}") from fault
         except OSError as fault:
-            if isinstance(fault, FileNotFoundError) and entry.begin[0] <= self._read_back.dropped_until:
+            if isinstance(fault, FileNotFoundError) and segment <= self._read_back.dropped_until:
                 return None  # it was dropped, and whoever asks for it again is late
             raise LedgerUnavailable(f"a record can't be read back: {fault}") from fault
         return recorded_of(begin, place, completed)
 
-    def begun(self, key: bytes, record: Begun, place: Place) -> None:
-        assert not self.has_begun(key), "a request begins twice"
+    def begun(self, key: bytes, record: BeginRecord, place: Place) -> None:
+        assert self.in_memory(key) is None, "a request begins twice"
         self.open[key] = self.book.begun(key, record, place)
 
     def completed(self, key: bytes, caller: str, record: CompletedRecord, place: Place) -> None:
@@ -275,7 +208,9 @@ class Index:
         assert (recorded.begin.segment, recorded.begin.offset) == (record.begin_segment, record.begin_offset)
         self.book.completed(key, recorded, caller, record, place)
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: End, still_open: Iterable[tuple[int, ...]] | None = None) -> None:
         """The book's segment has ended; whoever calls gives the next book, and has this one sealed."""
-        self.book.ended(end, [(one.begin.segment, one.begin.offset) for one in self.open.values()])
+        if still_open is None:
+            still_open = [(one.begin.segment, one.begin.offset) for one in self.open.values()]
+        self.book.ended(end, still_open)
         self.waiting.append(self.book)

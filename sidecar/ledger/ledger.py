@@ -302,7 +302,7 @@ class Ledger:
             return Landing.failed(LedgerUnavailable(self.poisoned or self.pressure))
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
-        assert not self._index.has_begun(key), "a request begins twice"
+        assert self._index.in_memory(key) is None, "a request begins twice"
         framed = on_disk.encode_record(record)
         try:
             slot = self._room.place_begin(len(framed))

@@ -6,12 +6,13 @@ however long a ledger without seals is, memory holds one segment of it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import checkpoint as checkpoints
@@ -20,7 +21,7 @@ from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.faults import SEAL_AGAIN, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, SegmentHeader
-from sidecar.ledger.index import Begun, Book, Index, StillOpen, WindowOf, key_of, recorded_of
+from sidecar.ledger.index import Book, Index, WindowOf, key_of_new, recorded_of
 from sidecar.ledger.landing import Place
 from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, whole
 from sidecar.ledger.read_back import ReadBack
@@ -34,11 +35,24 @@ _NO_BOOK: Final = 0
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """Who hears of what an opening finds: of each begin that nothing has ended, and, in sums, of all charges: `on_sum`
-    gets the caller, an instant of the window, and what was charged in it."""
+    """Who hears of what an opening finds: of each request that nothing on record has ended, and of sums of the rest:
+    the caller, an instant of a window of its, and what was charged in that."""
 
-    on_begin: Callable[[BeginRecord], None] = lambda begin: None
+    on_open: Callable[[BeginRecord], None] = lambda begin: None
     on_sum: Callable[[str, int, int], None] = lambda caller, at_unix_ms, charged_micro_usd: None
+
+
+Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
+
+
+class _Window:
+    """What a caller was charged in one window; most charges in a row are of the same."""
+
+    __slots__ = ("charged_micro_usd", "end", "key", "start")
+
+    def __init__(self) -> None:
+        self.start, self.end, self.charged_micro_usd = 0, 0, 0
+        self.key = ("", 0, 0)
 
 
 class Opening:
@@ -55,7 +69,10 @@ class Opening:
         self.dropped = Dropped()
         self.checkpoint_sha256 = b""
         self.index = Index(self.read_back, Book(_NO_BOOK, 0, End(), window_of))
-        self._open: dict[tuple[int, int], StillOpen] = {}  # by place
+        self.open: tuple[BeginRecord, ...] = ()
+        self._open: dict[tuple[int, ...], tuple[bytes, Begun, int]] = {}  # place -> key, record, its length
+        self._open_before: set[bytes] = set()
+        self._windows: defaultdict[str, _Window] = defaultdict(_Window)
         self.found: Found
 
     def read(self) -> Found:
@@ -69,24 +86,14 @@ class Opening:
         self._take_open()
         self._take_sums()
         self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
-        self.leave_segment()
-        for begin in self.open:
-            self._told.on_begin(begin)
         self._check_checkpoint()
+        self.tell()
         return self.found
 
-    @property
-    def open(self) -> tuple[BeginRecord, ...]:
-        """The requests that nothing on record has ended."""
-        return tuple(self._whole(place, one.begin) for place, one in self._open.items())
-
-    def _whole(self, place: tuple[int, int], begin: Begun) -> BeginRecord:
-        try:
-            return whole(begin) if isinstance(begin, BeginAtOpen) else begin
-        except FormatFault as fault:
-            raise recovery.damaged(
-                segment_path(self._directory, place[0]), place[1], "no_record", fault=fault
-            ) from fault
+    def tell(self) -> None:
+        """What the reading came to, now that it is over."""
+        self._sum_up()
+        self.open = tuple(self._taken_open())
 
     @property
     def rows(self) -> Iterator[SegmentRow]:
@@ -187,9 +194,9 @@ class Opening:
                 raise recovery.damaged(
                     segment_path(self._directory, segment), offset, "no_record", fault=fault
                 ) from fault
-            key = key_of(begin.caller_runtime_id, begin.request_id)
-            self.index.open[key] = recorded_of(begin, place)
-            self._open[segment, offset] = StillOpen(key, begin, place.length)
+            key = key_of_new(begin.caller_runtime_id, begin.request_id)
+            self._open[segment, offset] = key, begin, place.length
+            self._open_before.add(key)
 
     def _take_sums(self) -> None:
         for seal in self.index.sealed:
@@ -234,8 +241,8 @@ class Opening:
 
     def _enter(self, header: SegmentHeader, before: End) -> None:
         if self.index.book.number:
-            self.leave_segment()
-            self.index.ended(before)
+            self._sum_up()
+            self.index.ended(before, self._open)
             self._seal()
         self.index.book = Book(header.segment, header.segment_bytes, before, self._window_of)
 
@@ -253,16 +260,70 @@ class Opening:
                 self._files.unlink(seal.path)
 
     def take(self, segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
-        """One batch. Raises FormatFault for a record that contradicts the ones before it."""
-        self.index.book.take(segment, records, self._open, self.index.open)
+        """One batch, in one loop: there are many. Raises FormatFault for a record that contradicts those before it."""
+        book, still_open = self.index.book, self._open
+        placed = book.placed
+        book.records += len(records)
+        admitted_until, expires_until = book.admitted_until_unix_ms, book.expires_until_unix_ms
+        for record, offset, length in records:
+            if type(record) is BeginAtOpen:
+                key = key_of_new(record.caller_runtime_id, record.request_id)
+                place = segment, offset
+                if placed.setdefault(key, place) is not place or key in self._open_before:
+                    raise FormatFault("a request that had not begun before")
+                still_open[place] = key, record, length
+                book.begins += 1
+                if record.admitted_at_unix_ms > admitted_until:
+                    admitted_until = record.admitted_at_unix_ms
+                if record.expires_at_unix_ms > expires_until:
+                    expires_until = record.expires_at_unix_ms
+            elif type(record) is CompletedRecord:
+                named = record.begin_segment, record.begin_offset
+                begun = still_open.pop(named, None)
+                if begun is None:
+                    raise FormatFault("the completion of a request that is open")
+                key, begin, _ = begun
+                placed[key] = (*named, segment, offset)
+                admitted_at = begin.admitted_at_unix_ms
+                window = self._windows[begin.caller_runtime_id]
+                if not window.start <= admitted_at < window.end:
+                    self._aim(window, begin.caller_runtime_id, admitted_at)
+                window.charged_micro_usd += record.charge_micro_usd
+                book.completions += 1
+                book.charged_micro_usd += record.charge_micro_usd
+                if admitted_at > admitted_until:
+                    admitted_until = admitted_at
+        book.admitted_until_unix_ms, book.expires_until_unix_ms = admitted_until, expires_until
 
-    def leave_segment(self) -> None:
-        """A segment has been read: its sums are told, and what it leaves open is kept in full, for what was read of it
-        so far holds the bytes of its batch."""
-        for (caller, _, window_start_unix_ms), charged in self.index.book.sums.items():
-            self._told.on_sum(caller, window_start_unix_ms, charged)
-        self.index.open.clear()
-        for place, one in self._open.items():
-            begin = self._whole(place, one.begin)
-            self._open[place] = structs.replace(one, begin=begin)
-            self.index.open[one.key] = recorded_of(begin, Place(*place, one.length))
+    def _aim(self, window: _Window, caller: str, at_unix_ms: int) -> None:
+        """Sums what it holds, and begins anew at the window of this instant."""
+        self._sum(window)
+        window.key = _, seconds, window.start = self.index.book.window(caller, at_unix_ms)
+        window.end = window.start + 1000 * seconds if seconds else 1 << 64
+
+    def _sum(self, window: _Window) -> None:
+        sums = self.index.book.sums
+        if window.key[0]:
+            sums[window.key] = sums.get(window.key, 0) + window.charged_micro_usd
+        window.charged_micro_usd = 0
+
+    def _sum_up(self) -> None:
+        """What this segment's requests were charged, told and kept for its seal."""
+        for window in self._windows.values():
+            self._sum(window)
+        self._windows.clear()
+        for (caller, seconds, start), charged in self.index.book.sums.items():
+            if seconds:
+                self._told.on_sum(caller, start, charged)
+
+    def _taken_open(self) -> Iterator[BeginRecord]:
+        """What nothing has ended, in full; from now on the index knows it."""
+        for (segment, offset), (key, begun, length) in self._open.items():
+            try:
+                begin = whole(begun) if isinstance(begun, BeginAtOpen) else begun
+            except FormatFault as fault:
+                path = segment_path(self._directory, segment)
+                raise recovery.damaged(path, offset, "no_record", fault=fault) from fault
+            self.index.open[key] = recorded_of(begin, Place(segment, offset, length))
+            self._told.on_open(begin)
+            yield begin

@@ -124,7 +124,7 @@ class SealDocument(Struct, frozen=True, kw_only=True):
     before_head: bytes
     end: End
     entries: int
-    open: tuple[tuple[int, int], ...]
+    open: tuple[tuple[int, ...], ...]
     segments: tuple[SegmentRow, ...]
     sums: tuple[WindowSum, ...]
 
@@ -163,7 +163,7 @@ def seed_of(ledger_id: bytes, first: int, last: int) -> int:
     return crc32(_SEED.pack(ledger_id, first, last))
 
 
-def encode_entry(key: bytes, begin: tuple[int, int], completed: tuple[int, int] | None) -> bytes:
+def encode_entry(key: bytes, begin: tuple[int, ...], completed: tuple[int, ...] | None) -> bytes:
     segment, offset = completed or (0, 0)
     return _ENTRY.pack(key, begin[0], begin[1] >> 32, begin[1] & 0xFFFFFFFF, segment, offset >> 32, offset & 0xFFFFFFFF)
 

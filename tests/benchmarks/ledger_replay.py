@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct as Packed
 from zlib import crc32
 
-from benchmarks.ledger_records import CALLER, WINDOW_SECONDS, window_of
 from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord
@@ -91,27 +91,21 @@ def scan(path: Path, check: _Check) -> tuple[int, int]:
         files.close(descriptor)
 
 
-class _Cached(DiskFiles):
-    def forget_cache(self, descriptor: int) -> None:
-        """Kept: what is measured is not the disk."""
-
-
 def replay(directory: Path) -> int:
     """With the spend of every caller, as a daemon counts it."""
-    accounts = {CALLER: Account(WINDOW_SECONDS, 1 << 60)}
+    accounts: defaultdict[str, Account] = defaultdict(lambda: Account(86_400, 1 << 60))
 
-    def begun(begin: BeginRecord) -> None:
+    def held(begin: BeginRecord) -> None:
         accounts[begin.caller_runtime_id].reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
 
-    def charged(caller: str, at_unix_ms: int, charged_micro_usd: int) -> None:
-        accounts[caller].settle(at_unix_ms, 0, charged_micro_usd)
+    def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:
+        accounts[caller].settle(admitted_at_unix_ms, 0, charge_micro_usd)
 
-    told = Told(on_begin=begun, on_sum=charged)
-    opening = Opening(_Cached(), directory, window_of=window_of, now_unix_ms=0, told=told)
-    try:
-        return opening.read().records
-    finally:
-        opening.close()
+    told = Told(on_open=held, on_sum=charged)
+    opening = Opening(DiskFiles(), directory, window_of=lambda caller: 86_400, now_unix_ms=0, told=told)
+    found = recovery.replay(DiskFiles(), directory, opening.take, cold=False)
+    opening.tell()
+    return found.records
 
 
 def measured(directory: Path, folder: Path, rounds: int) -> tuple[dict[str, Pass], Pass]:
@@ -132,7 +126,6 @@ def measured(directory: Path, folder: Path, rounds: int) -> tuple[dict[str, Pass
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """That this thread was running: nothing here waits for a disk, and neighbours are not to count."""
-    began = time.thread_time()
+    began = time.perf_counter()
     call()
-    return time.thread_time() - began
+    return time.perf_counter() - began
