@@ -1,6 +1,6 @@
 """`sidecar ledger`: what an operator does with a ledger. One tool a file; here is what each takes.
 
-All but `resolve` only read, take no lock, and work beside a live daemon.
+All but `resolve` and `repair` only read, take no lock, and work beside a live daemon.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from sidecar.cli import ledger_reading, ledger_resolve
+from sidecar.cli import ledger_reading, ledger_repair, ledger_resolve
 from sidecar.cli.ledger_export import export
+from sidecar.cli.ledger_repair import repair
 from sidecar.cli.ledger_resolve import CHARGES, WHO_CHARACTERS_MAX, WHY_CHARACTERS_MAX, Verdict, resolve
 from sidecar.cli.ledger_show import Wanted, show
 from sidecar.cli.ledger_spend import WINDOW_SECONDS_DEFAULT, spend
@@ -29,10 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The tools, each a command of its own."""
     tools = parser.add_subparsers(dest="tool", required=True, metavar="TOOL", parser_class=type(parser))
 
-    verifying = _tool(tools, "verify", "whether it is what a daemon wrote; says the chain's head", reading=True)
+    codes = ledger_reading.EXIT_CODES
+    verifying = _tool(tools, "verify", "whether it is what a daemon wrote; says the chain's head", codes)
     verifying.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
 
-    showing = _tool(tools, "show", "its requests, one a line", reading=True)
+    showing = _tool(tools, "show", "its requests, one a line", codes)
     showing.add_argument("--caller", metavar="ID", help="only of this caller; default: all")
     showing.add_argument("--model", metavar="NAME", help="only for this model; default: all")
     showing.add_argument("--state", choices=STATES, help="only in this state; default: all")
@@ -41,17 +43,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("--until", type=_instant, metavar="TIME", help="only admitted before; default: all")
     showing.add_argument("--json", action="store_true", help=_JSON_LINES)
 
-    spending = _tool(tools, "spend", "what each caller's requests came to, by model and window", reading=True)
+    spending = _tool(tools, "spend", "what each caller's requests came to, by model and window", codes)
     spending.add_argument("--window-seconds", type=_window, default=WINDOW_SECONDS_DEFAULT, metavar="N",
                           help="length of a window; default: %(default)s")  # fmt: skip
     spending.add_argument("--config", type=Path, metavar="FILE",
                           help="the callers in it have their own spend_window_seconds; default: none")  # fmt: skip
     spending.add_argument("--json", action="store_true", help=_JSON_LINES)
 
-    exporting = _tool(tools, "export", "all of it as JSON Lines, the same bytes for the same ledger", reading=True)
+    exporting = _tool(tools, "export", "all of it as JSON Lines, the same bytes for the same ledger", codes)
     exporting.add_argument("--csv", action="store_true", help="one row for each request instead; default: off")
 
-    resolving = _tool(tools, "resolve", "settle an Indeterminate request; no daemon may hold the ledger", reading=False)
+    resolving = _tool(
+        tools,
+        "resolve",
+        "settle an Indeterminate request; no daemon may hold the ledger",
+        ledger_resolve.EXIT_CODES,
+    )
     always = resolving.add_argument
     always("--caller", required=True, metavar="ID", help="whose request; always wanted")
     always("--request", required=True, metavar="ID", help="which request; always wanted")
@@ -60,6 +67,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     always(
         "--why", required=True, type=_words(WHY_CHARACTERS_MAX), metavar="TEXT", help="for the record; always wanted"
     )
+
+    repairing = _tool(
+        tools,
+        "repair",
+        "what can still be read of a damaged one, as a new ledger and a report",
+        ledger_repair.EXIT_CODES,
+    )
+    repairing.add_argument("new_directory", type=Path, metavar="NEW_DIRECTORY", help="must not be there, or be empty")
+    repairing.add_argument("--json", action="store_true", help="the report instead of lines; default: off")
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -80,17 +96,19 @@ def run(asked: argparse.Namespace) -> int:
         return spend(directory, window_seconds=asked.window_seconds, config=asked.config, as_json=asked.json)
     if asked.tool == "export":
         return export(directory, as_csv=asked.csv)
+    if asked.tool == "repair":
+        return repair(directory, asked.new_directory, as_json=asked.json)
     verdict = Verdict(caller=asked.caller, request_id=asked.request, charge=asked.charge, who=asked.who, why=asked.why)
     return resolve(directory, verdict)
 
 
 def _tool(
-    tools: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str, *, reading: bool
+    tools: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str, codes: Mapping[int, str]
 ) -> argparse.ArgumentParser:
     parser = tools.add_parser(name, help=what, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.description = f"The ledger in DIRECTORY: {what}."
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="ledger.directory of the configuration")
-    parser.epilog = _told(ledger_reading.EXIT_CODES if reading else ledger_resolve.EXIT_CODES)
+    parser.epilog = _told(codes)
     parser.set_defaults(parser=parser)
     return parser
 

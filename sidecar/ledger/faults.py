@@ -18,7 +18,10 @@ class LedgerHeld(Exception):
         self.holder = holder
 
 
-RESTORE: Final = "keep the directory as it is, restore it from a copy, or start a new ledger elsewhere"
+RESTORE: Final = (
+    "keep the directory as it is; sidecar ledger verify says more, and sidecar ledger repair writes what can be read"
+    " into a new directory"
+)
 CHANGE_VERSION: Final = "nothing is lost: open it with the version of sidecar that wrote it"
 
 

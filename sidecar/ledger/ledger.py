@@ -25,6 +25,7 @@ from sidecar.contract.values import (
     BeginRecord,
     ClosedRecord,
     CompletedRecord,
+    LowWaterRecord,
     OpenedRecord,
     RecordBody,
 )
@@ -323,6 +324,21 @@ class Ledger:
             self._index.completed(key, record, place)
 
         return self._append(key, Append(framed, slot, enter))
+
+    def raise_low_water(self, expires_at_unix_ms: int) -> Landing:
+        """Nothing that expires at or before this instant may run from now on; durable when it lands."""
+        framed = on_disk.encode_record(LowWaterRecord(expires_at_unix_ms=expires_at_unix_ms))
+        try:
+            slot = self._room.place_closed(len(framed))
+        except NoRoom:
+            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
+
+        def enter(_: Place) -> None:
+            self._low_water_unix_ms = max(self._low_water_unix_ms, expires_at_unix_ms)
+
+        append = Append(framed, slot, enter)
+        self._writer.append(append)
+        return append
 
     def _append(self, key: bytes, append: Append) -> Landing:
         self._on_the_way.add(key)
