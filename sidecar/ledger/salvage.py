@@ -4,11 +4,11 @@ Each segment is walked block by block. A whole batch is taken wherever it
 stands: its CRC covers the salt, which no one outside knows. The chain of heads
 then tells what lies between two of them:
 
-    the next batch or header   between them                                         what is there instead of batches
-    continues the chain        nothing was ever there                               is no record: a torn tail, or flipped zeros
-    names a later number       batches are missing                                  single records are taken, as far as they fit
-    names the next number      nothing is missing, but one of them was changed      its completions are not believed
-    names one that was there   it was written here by mistake                       it is not taken again
+    the next batch or header   lost between them    what stands there instead
+    continues the chain        nothing              is no record: a torn tail, or zeros that were changed
+    names a later number       batches              single records are taken, as far as they fit
+    names the next number      what was changed     one of the two is not a daemon's: its completions are not believed
+    names one that was there   -                    it was written here by mistake, and is not taken again
 
 Behind the last batch only a clean exit proves that nothing is missing. Without
 one, an end that is all zeros is what any crash leaves; it counts as a loss only
@@ -123,10 +123,11 @@ class Salvage:
         self._end()
 
     def _missing(self, begin: int, end: int) -> None:
-        for number in range(begin, end):
-            self._pending.append(
-                Gap(segment=number, begin=0, end=self.sources.segment_bytes, why="the file is missing")
+        if begin < end:
+            why = (
+                "the file is missing" if end == begin + 1 else f"the files up to that of segment {end - 1} are missing"
             )
+            self._pending.append(Gap(segment=begin, begin=0, end=self.sources.segment_bytes, why=why))
             self._behind_is_bad = self.end_is_open = True
 
     def _header(self, source: Source) -> None:
@@ -145,7 +146,8 @@ class Salvage:
         self._at = (source.number, BLOCK)
 
     def _segment(self, source: Source, blocks: Blocks) -> None:
-        size = source.header.segment_bytes if source.header is not None else blocks.size
+        known = max(blocks.size, self.sources.segment_bytes)
+        size = source.header.segment_bytes if source.header is not None else known
         end = min(size, blocks.size)
         behind, first_fault, used_end = BLOCK, "", BLOCK
         runs: list[Run] = []
