@@ -22,7 +22,7 @@ from sidecar.ledger.faults import LedgerDamaged, LedgerHeld, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.lock import hold_as_it_is
 from sidecar.ledger.repair import Copied, FirstLook, copied, first_look
-from sidecar.ledger.repair_place import REPORT_NAME, NewPlace, NoPlace
+from sidecar.ledger.repair_place import REPORT_NAME, NewPlace, NoPlace, partial_of
 from sidecar.ledger.salvage import Salvage
 from sidecar.ledger.second_reading import NoLedger, Reading
 from sidecar.ops.clock import unix_ms
@@ -63,7 +63,9 @@ def repair(directory: Path, new_directory: Path, *, as_json: bool, files: DiskFi
         _say(str(fault))
         return os.EX_CANTCREAT
     except (OSError, LedgerUnavailable) as error:
-        _say(f"not repaired: {getattr(error, 'strerror', None) or error}")
+        begun = partial_of(new_directory)
+        left = f"; what was begun is left in {begun}" if begun.exists() else ""
+        _say(f"not repaired: {getattr(error, 'strerror', None) or error}{left}")
         return os.EX_IOERR
 
 

@@ -33,13 +33,13 @@ import trio
 from msgspec import Struct
 
 from sidecar.config.values import RECORD_MARGIN_BYTES
-from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.contract.values import STORED_AS_IS, BeginRecord, CompletedRecord, TransportResult
 from sidecar.ledger.begun_ids import BegunIds
 from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Landed, Landing, Place
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.salvage import Kind, Salvage
+from sidecar.ledger.salvage import Kind, Salvage, begin_named
 from sidecar.ledger.salvage_blocks import DISK_FAULTS
 from sidecar.ledger.second_decoder import BLOCK, Line
 from sidecar.ledger.second_reading import Reading
@@ -51,6 +51,9 @@ _SEGMENT_BYTES_LEAST: Final = 8 * BLOCK
 _WINDOW_RECORDS_MAX: Final = 64
 _WINDOW_BYTES_MAX: Final = 4 << 20
 _SPARE_SECONDS: Final = 0.002  # between two looks whether a spare segment is ready: nothing tells of it
+
+
+_answer: Final = msgspec.msgpack.Decoder(TransportResult).decode
 
 
 class FirstLook(Struct, frozen=True, kw_only=True):
@@ -195,9 +198,9 @@ class _Copier:
 
     async def _write(self, window: list[tuple[Line, Kind]], salvage: Salvage) -> None:
         """Begins first, and when they have landed, what names their places; each side in its old order."""
-        for line, _ in window:
+        for line, kind in window:
             if line.kind == "Begin":
-                await self._begin(line)
+                await self._begin(line, kind)
         await self._landed()
         for line, kind in window:
             if line.kind == "Completed":
@@ -206,12 +209,13 @@ class _Copier:
                 await self._low_water(line.members["expires_at_unix_ms"])
         await self._landed()
 
-    async def _begin(self, line: Line) -> None:
+    async def _begin(self, line: Line, kind: Kind) -> None:
         if not self._ids.is_new(line.members["caller_runtime_id"], line.members["request_id"]):
             self.copied.remarks.append(Remark(line=_without_answer(line), why="its id had begun before"))
             return
         begin = msgspec.convert(line.members, BeginRecord)
-        old = line.segment, line.offset
+        # No end names a place in segment 0.
+        old = (line.segment, line.offset) if kind != "unplaced" else (0, self.copied.begun)
 
         def enter(place: Place) -> None:
             self._places[old] = place
@@ -221,12 +225,15 @@ class _Copier:
         self.copied.begun += 1
 
     async def _complete(self, line: Line, kind: Kind, salvage: Salvage) -> None:
-        old = line.members["begin_segment"], line.members["begin_offset"]
+        old = begin_named(line)
         begin = self.copied.open.get(old)
         if begin is None:
             held = salvage.holds(*old)
             why = "no open request begins at the place that it names" if held else "its begin is lost"
             self.copied.unattributed.append(Remark(line=_without_answer(line), why=why))
+            return
+        if (other := _why_of_another(line, begin)) is not None:
+            self.copied.unattributed.append(Remark(line=_without_answer(line), why=other))
             return
         if kind == "off_chain":
             why = "its batch does not continue the chain: the reservation stays held instead"
@@ -287,6 +294,18 @@ class _Copier:
             await self._all_landed.wait()
         if self._failure is not None:
             raise self._failure
+
+
+def _why_of_another(end: Line, begin: BeginRecord) -> str | None:
+    """Where a batch was put into another one's place, an end can name a begin that is not its own: its answer tells."""
+    try:
+        answer = _answer(end.members["response"][len(STORED_AS_IS) :])
+    except msgspec.MsgspecError:
+        return None  # nothing tells
+    named = answer.caller_runtime_id, answer.request_id
+    if named == (begin.caller_runtime_id, begin.request_id):
+        return None
+    return f"its answer is that of request {named[1]} of caller {named[0]}, and the begin that it names is another"
 
 
 def _without_answer(line: Line) -> Line:

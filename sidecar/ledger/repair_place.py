@@ -18,6 +18,11 @@ class NoPlace(Exception):
     """The new ledger can't be made there; the message says why."""
 
 
+def partial_of(new: Path) -> Path:
+    """Where a ledger stands that is to get this name."""
+    return new.absolute().with_name(f"{new.absolute().name}.partial")
+
+
 class NewPlace:
     """`directory` is where to write until `finish`."""
 
@@ -25,7 +30,9 @@ class NewPlace:
         """Raises NoPlace."""
         self._files = files
         self.new = new.absolute()
-        self.directory = self.new.with_name(f"{self.new.name}.partial")
+        if not self.new.name or self.new.name == "..":
+            raise NoPlace(f"{self.new} is no name for a new directory")
+        self.directory = partial_of(new)
         try:
             self._check(damaged)
             files.make_directory(self.directory)
@@ -33,8 +40,6 @@ class NewPlace:
             raise NoPlace(f"{self.directory} can't be made: {error.strerror}") from None
 
     def _check(self, damaged: Path) -> None:
-        if not self.new.name or self.new.name == "..":
-            raise NoPlace(f"{self.new} is no name for a new directory")
         if self.new.is_symlink() or (self.new.exists() and not self.new.is_dir()):
             raise NoPlace(f"{self.new} is there, and is no directory")
         if damaged.resolve() in (self.new.resolve(), *self.new.resolve().parents):

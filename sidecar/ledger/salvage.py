@@ -8,7 +8,8 @@ then tells what lies between two of them:
     continues the chain        nothing              is no record: a torn tail, or zeros that were changed
     names a later number       batches              single records are taken, as far as they fit
     names the next number      what was changed     one of the two is not a daemon's: its completions are not believed
-    names one that was there   -                    it was written here by mistake, and is not taken again
+    is out of its place        -                    it was put here by mistake: its records count, but once, and no end
+                                                    finds its begin by this place
 
 Behind the last batch only a clean exit proves that nothing is missing. Without
 one, an end that is all zeros is what any crash leaves; it counts as a loss only
@@ -31,11 +32,13 @@ from sidecar.ledger import second_decoder as decoder
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.salvage_blocks import Blocks, opened
+from sidecar.ledger.salvage_order import Order
 from sidecar.ledger.salvage_seen import Seen
 from sidecar.ledger.salvage_sources import Source, sources_in
 from sidecar.ledger.second_decoder import BLOCK, Line, Unexpected
 
-Kind = Literal["whole", "off_chain", "partial"]
+# What is believed of a record: all; all but what it says of an end; all but that it stands where it was written.
+Kind = Literal["whole", "off_chain", "unplaced"]
 
 
 class Gap(Struct, frozen=True, kw_only=True):
@@ -61,13 +64,20 @@ class Strangeness(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A stretch of a segment to copy from: whole batches one behind the other, or single records of a damaged one."""
+    """A stretch of a segment to copy from: whole batches one behind the other, or single records of a damaged one,
+    at `places`."""
 
     source: Source
     begin: int
     end: int
     kind: Kind
+    is_single: bool = False
     places: tuple[tuple[int, int], ...] = ()
+
+
+def begin_named(end: Line) -> tuple[int, int]:
+    """The place of the Begin that a Completed is the end of."""
+    return end.members["begin_segment"], end.members["begin_offset"]
 
 
 class Salvage:
@@ -105,9 +115,9 @@ class Salvage:
         if run < 0:
             return False
         found = self._runs[run]
-        if found.source.number != segment or offset >= found.end:
+        if found.source.number != segment or offset >= found.end or found.kind == "unplaced":
             return False
-        return found.kind != "partial" or any(place == offset for place, _ in found.places)
+        return not found.is_single or any(place == offset for place, _ in found.places)
 
     # --- the first reading --------------------------------------------------------------------------------------
 
@@ -124,9 +134,8 @@ class Salvage:
 
     def _missing(self, begin: int, end: int) -> None:
         if begin < end:
-            why = (
-                "the file is missing" if end == begin + 1 else f"the files up to that of segment {end - 1} are missing"
-            )
+            which = "the file is" if end == begin + 1 else f"the files up to segment {end - 1} are"
+            why = f"{which} missing"
             self._pending.append(Gap(segment=begin, begin=0, end=self.sources.segment_bytes, why=why))
             self._behind_is_bad = self.end_is_open = True
 
@@ -149,6 +158,8 @@ class Salvage:
         known = max(blocks.size, self.sources.segment_bytes)
         size = source.header.segment_bytes if source.header is not None else known
         end = min(size, blocks.size)
+        order = Order(source.segment, blocks, end)
+        begins_at: int | None = BLOCK  # where nothing but a batch can begin
         behind, first_fault, used_end = BLOCK, "", BLOCK
         runs: list[Run] = []
         at = blocks.next_used(BLOCK, end)
@@ -159,28 +170,40 @@ class Salvage:
                 batch = blocks.batch(source.segment, at)
             except Unexpected as fault:
                 first_fault = first_fault or str(fault)
-                run = self._single_records(source, blocks, at, may_begin_here=at == behind)
+                run = self._single_records(source, blocks, at, may_begin_here=at == begins_at)
                 runs += [run] if run.places else []
                 used_end = run.end
             else:
                 used_end = at + len(batch)
                 continues = self._continues(batch)
-                if not continues and decoder.batch_number(batch) <= self._number:
-                    first_fault = first_fault or self._repeated(source, at, batch)
-                else:
+                if at in order.in_place and (at == behind if continues else decoder.batch_number(batch) > self._number):
                     self._gap(source, behind, at, first_fault or "zeros where a batch must stand", runs)
                     self._whole_batch(source, at, batch, continues=continues)
                     behind, first_fault, runs = used_end, "", []
+                    begins_at = used_end if continues else None
+                else:
+                    first_fault = first_fault or "another batch"
+                    self._out_of_place(source, order, at, batch)
             at = blocks.next_used(used_end, end)
         self._gap(source, behind, used_end, first_fault, runs)
         self._behind_is_bad = self._behind_is_bad or bool(first_fault)
         self._length(source, blocks.size, size)
 
-    def _repeated(self, source: Source, at: int, batch: bytes) -> str:
+    def _out_of_place(self, source: Source, order: Order, at: int, batch: bytes) -> None:
+        """Its records count, once, and nothing follows from where it stands: least of all whose begin it holds."""
         number = decoder.batch_number(batch)
-        what = f"batch {number} stands here again, or out of its order; it is not taken"
+        if at in order.repeated:
+            what = f"batch {number} stands here again; it is not taken twice"
+        elif at not in order.in_place and number in order.numbers_in_place:
+            what = f"another batch {number} than the one in its place; it is not taken"
+            end = at + len(batch)
+            self.gaps.append(Gap(segment=source.number, begin=at, end=end, why=what, may_have_held=True))
+        else:
+            what = f"batch {number} stands here, out of its place"
+            was_closed = self._is_closed
+            self._take(source, at, batch, "unplaced")
+            self._is_closed = was_closed
         self.strange.append(Strangeness(segment=source.number, offset=at, what=what))
-        return f"a batch behind number {self._number}, not {number}"
 
     def _single_records(self, source: Source, blocks: Blocks, at: int, *, may_begin_here: bool) -> Run:
         """Of a batch that is damaged. `may_begin_here`: right behind a whole one nothing else can stand."""
@@ -190,7 +213,8 @@ class Salvage:
             for line in blocks.lines(source.number, at):
                 places.append((line.offset, line.length))
                 end = max(end, line.offset + line.length)
-        return Run(source=source, begin=at, end=end + -end % BLOCK, kind="partial", places=tuple(places))
+        kind: Kind = "whole" if may_begin_here else "unplaced"
+        return Run(source=source, begin=at, end=end + -end % BLOCK, kind=kind, is_single=True, places=tuple(places))
 
     def _gap(self, source: Source, begin: int, end: int, why: str, runs: list[Run]) -> None:
         if begin < end:
@@ -250,21 +274,24 @@ class Salvage:
             self.gaps.append(
                 Gap(segment=source.number, begin=place, end=at + len(batch), why=str(fault), may_have_held=True)
             )
-            self._add(Run(source=source, begin=at, end=at + len(batch), kind="partial", places=tuple(places)))
+            self._add(
+                Run(source=source, begin=at, end=at + len(batch), kind=kind, is_single=True, places=tuple(places))
+            )
             return
         last = self._runs[-1] if self._runs else None
-        if last is not None and (last.source, last.end, last.kind, kind) == (source, at, "whole", "whole"):
+        if last is not None and (last.source, last.end, last.kind, last.is_single) == (source, at, kind, False):
             self._runs[-1] = structs.replace(last, end=at + len(batch))
         else:
             self._add(Run(source=source, begin=at, end=at + len(batch), kind=kind))
 
     def _add(self, run: Run) -> None:
-        self._runs.append(run)
-        self._begins.append((run.source.number, run.begin))
+        place = bisect_right(self._begins, (run.source.number, run.begin))
+        self._runs.insert(place, run)
+        self._begins.insert(place, (run.source.number, run.begin))
 
-    def _see(self, line: Line, kind: Kind) -> None:
-        has_begin = line.kind == "Completed" and self.holds(line.members["begin_segment"], line.members["begin_offset"])
-        self.seen.line(line, has_begin=has_begin, is_single=kind == "partial", is_believed=kind != "off_chain")
+    def _see(self, line: Line, kind: Kind, *, is_single: bool = False) -> None:
+        named = begin_named(line) if line.kind == "Completed" else (0, 0)
+        self.seen.line(line, named, has_begin=self.holds(*named), is_single=is_single, is_believed=kind != "off_chain")
 
     def _settle(self, *, lost: bool, why: str = "") -> None:
         """What lies between the last batch and here is now known to be nothing, or not."""
@@ -277,7 +304,7 @@ class Salvage:
         for run in self._pending_runs if lost else ():
             self._add(run)
             for line in self._lines_of(run):
-                self._see(line, "partial")
+                self._see(line, run.kind, is_single=True)
         self._pending, self._pending_runs = [], []
 
     def _end(self) -> None:
@@ -300,7 +327,8 @@ class Salvage:
         """
         for run in self._runs:
             for line in self._lines_of(run):
-                if run.kind != "partial" or not self.seen.is_superseded(line):
+                named = begin_named(line) if line.kind == "Completed" else (0, 0)
+                if not run.is_single or not self.seen.is_superseded(line, named):
                     yield line, run.kind
 
     def _lines_of(self, run: Run) -> Iterator[Line]:
@@ -309,7 +337,7 @@ class Salvage:
             with opened(self._files, run.source.path) as blocks:
                 for offset, length in run.places:
                     yield blocks.line(run.source.number, offset, length)
-                while run.kind != "partial" and at < run.end:
+                while not run.is_single and at < run.end:
                     assert run.source.segment is not None
                     batch = blocks.batch(run.source.segment, at)
                     yield from decoder.lines_of(batch, run.source.number, at)

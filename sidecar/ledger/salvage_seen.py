@@ -30,8 +30,8 @@ class Seen:
         self._begun_again: set[tuple[str, str]] = set()
         self._ended_again: set[tuple[int, int]] = set()
 
-    def line(self, line: Line, *, has_begin: bool, is_single: bool, is_believed: bool) -> None:
-        """`has_begin`: of a Completed, whether its begin is one of those that were read."""
+    def line(self, line: Line, named: tuple[int, int], *, has_begin: bool, is_single: bool, is_believed: bool) -> None:
+        """Of a Completed: the begin that it is the end of, and whether that is one of those that were read."""
         members = line.members
         self.records += 1
         self.record_bytes_max = max(self.record_bytes_max, line.length)
@@ -51,18 +51,17 @@ class Seen:
                 self._begun_again.add(request)
         elif line.kind == "Completed" and is_believed:
             self.ends += has_begin
-            named = members["begin_segment"], members["begin_offset"]
             if is_single:
                 self._single_ends.add(named)
             elif named in self._single_ends:
                 self._ended_again.add(named)
 
-    def is_superseded(self, line: Line) -> bool:
+    def is_superseded(self, line: Line, named: tuple[int, int]) -> bool:
         """Of a single record: whether a whole batch says the same of its request, or something else."""
         if line.kind == "Begin":
             return (line.members["caller_runtime_id"], line.members["request_id"]) in self._begun_again
         if line.kind == "Completed":
-            return (line.members["begin_segment"], line.members["begin_offset"]) in self._ended_again
+            return named in self._ended_again
         return False
 
     @property

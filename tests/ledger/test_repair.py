@@ -6,6 +6,9 @@ import errno
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from kit.small_ledgers import BLOCK, SEGMENT_BYTES, contents_of, open_small, seg
 
 from sidecar.cli.ledger_repair import repair
 from sidecar.cli.main import main
+from sidecar.cli.stops import Stopped
 from sidecar.contract.values import CompletedRecord
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.files import DiskFiles
@@ -397,6 +401,56 @@ def test_a_disk_that_fails_at_any_call_leaves_no_directory_of_the_final_name(dir
     assert codes[-1] == 0
     assert len(codes) > 20
     assert contents_of(directory) == before
+
+
+KILLED_AT = """
+import os, sys
+from pathlib import Path
+from sidecar.cli.ledger_repair import repair
+from sidecar.ledger.files import DiskFiles
+
+left = int(sys.argv[1])
+def counted(call):
+    def killed_before(*terms):
+        global left
+        left -= 1
+        if left < 0:
+            os._exit(9)
+        return call(*terms)
+    return killed_before
+for name in ("sync", "sync_directory", "rename", "create"):
+    setattr(DiskFiles, name, counted(getattr(DiskFiles, name)))
+sys.exit(repair(Path("ledger"), Path("new"), as_json=False))
+"""
+
+
+def test_a_repair_that_is_killed_leaves_no_directory_of_the_final_name(directory: Path) -> None:
+    flip(directory, 1, 3 * BLOCK)
+    before, new = contents_of(directory), directory.with_name("new")
+    codes = []
+    for nth in (0, 3, 6, 10, 15, 20, 1000):
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED_AT, str(nth)], cwd=directory.parent, capture_output=True, timeout=60
+        )
+        codes.append(done.returncode)
+        assert new.exists() == (done.returncode == 0)
+        assert contents_of(directory) == before
+        shutil.rmtree(new.with_name("new.partial"), ignore_errors=True)
+    assert codes[:3] == [9, 9, 9]
+    assert codes[-1] == 0
+
+
+def test_a_stop_ends_it_between_two_pieces_of_what_it_writes(tmp_path: Path) -> None:
+    class Stopping(DiskFiles):
+        def sync(self, descriptor: int) -> None:
+            super().sync(descriptor)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trio.run(session, tmp_path / "ledger", range(50))
+    with pytest.raises(Stopped) as stopped:
+        repair(tmp_path / "ledger", tmp_path / "new", as_json=False, files=Stopping())
+    assert stopped.value.exit_code == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger", "new.partial"]
 
 
 # --- where it can't be done -----------------------------------------------------------------------------------------
