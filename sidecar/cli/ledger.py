@@ -75,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ledger_repair.EXIT_CODES,
     )
     repairing.add_argument("new_directory", type=Path, metavar="NEW_DIRECTORY", help="must not be there, or be empty")
+    repairing.add_argument("--config", type=Path, metavar="FILE", help="a lost request may have been given its "
+                           "expiry_skew_seconds_max; default: 300 s, or the longest on record")  # fmt: skip
     repairing.add_argument("--json", action="store_true", help="the report instead of lines; default: off")
 
 
@@ -97,7 +99,7 @@ def run(asked: argparse.Namespace) -> int:
     if asked.tool == "export":
         return export(directory, as_csv=asked.csv)
     if asked.tool == "repair":
-        return repair(directory, asked.new_directory, as_json=asked.json)
+        return repair(directory, asked.new_directory, config=asked.config, as_json=asked.json)
     verdict = Verdict(caller=asked.caller, request_id=asked.request, charge=asked.charge, who=asked.who, why=asked.why)
     return resolve(directory, verdict)
 

@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
+from msgspec import Struct
 
 from sidecar.cli.ledger_reading import instant
 from sidecar.cli.output import say, write_out
 from sidecar.cli.receipt import dollars
+from sidecar.cli.setup import load_config
 from sidecar.cli.stops import Stops
+from sidecar.config.keys import ConfigFaults
 from sidecar.ledger import repair_report
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.lock import hold_as_it_is
-from sidecar.ledger.repair import Copied, FirstLook, copied, first_look
+from sidecar.ledger.repair import LIFETIME_MS_LEAST, Copied, FirstLook, copied, first_look
 from sidecar.ledger.repair_place import REPORT_NAME, NewPlace, NoPlace, partial_of
 from sidecar.ledger.salvage import Salvage
 from sidecar.ledger.second_reading import NoLedger, Reading
@@ -35,21 +38,42 @@ EXIT_CODES: Final = {
     os.EX_CANTCREAT: "NEW_DIRECTORY is not empty, or can't be made",
     os.EX_IOERR: "the disk failed; what was begun is left in NEW_DIRECTORY.partial",
     os.EX_TEMPFAIL: "a daemon holds the ledger: stop it first",
+    os.EX_CONFIG: "the configuration is wrong",
 }
 _TOLD_MAX: Final = 40
 
 
-def repair(directory: Path, new_directory: Path, *, as_json: bool, files: DiskFiles | None = None) -> int:
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What the command line asks for, beside the two places."""
+
+    as_json: bool
+    lifetime_ms_least: int
+
+
+def repair(
+    directory: Path,
+    new_directory: Path,
+    *,
+    as_json: bool,
+    config: Path | None = None,
+    files: DiskFiles | None = None,
+) -> int:
     """Returns the exit code; whatever it is, the damaged directory is as it was."""
     files = files or DiskFiles()
     try:
+        skew_seconds = load_config(config).daemon.expiry_skew_seconds_max if config is not None else 0
+        wanted = Wanted(as_json=as_json, lifetime_ms_least=max(LIFETIME_MS_LEAST, 1000 * skew_seconds))
         lock = hold_as_it_is(files, directory)
         try:
             with Stops() as stops:
-                return _repaired(directory, new_directory, files, stops, as_json=as_json)
+                return _repaired(directory, new_directory, files, stops, wanted)
         finally:
             if lock is not None:
                 files.close(lock)
+    except ConfigFaults as faults:
+        for complaint in faults.complaints:
+            say(f"{config}: {complaint}")
+        return os.EX_CONFIG
     except LedgerHeld as held:
         _say(f"{held}: stop it first")
         return os.EX_TEMPFAIL
@@ -69,7 +93,7 @@ def repair(directory: Path, new_directory: Path, *, as_json: bool, files: DiskFi
         return os.EX_IOERR
 
 
-def _repaired(directory: Path, new_directory: Path, files: DiskFiles, stops: Stops, *, as_json: bool) -> int:
+def _repaired(directory: Path, new_directory: Path, files: DiskFiles, stops: Stops, wanted: Wanted) -> int:
     """A stop ends it while it reads, and between two pieces of what it writes."""
     with stops.raising():
         look = first_look(directory, files)
@@ -84,13 +108,14 @@ def _repaired(directory: Path, new_directory: Path, files: DiskFiles, stops: Sto
             return
 
     async def write() -> Copied:
-        return await copied(salvage, place.directory, files=files, between=between)
+        least = wanted.lifetime_ms_least
+        return await copied(salvage, place.directory, lifetime_ms_least=least, files=files, between=between)
 
     taken = trio.run(write)
     told = _checked(directory, place, files, look, salvage, taken)
     report = repair_report.encoded(told)
     place.finish(report)
-    write_out(report.decode() if as_json else "".join(f"{line}\n" for line in _lines(told, place.new)))
+    write_out(report.decode() if wanted.as_json else "".join(f"{line}\n" for line in _lines(told, place.new)))
     return os.EX_OK
 
 

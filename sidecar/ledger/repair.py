@@ -121,14 +121,17 @@ def first_look(directory: Path, files: DiskFiles) -> FirstLook:
     )
 
 
-def low_water(salvage: Salvage, now_unix_ms: int) -> tuple[int, str] | None:
-    """The latest instant at which a lost request can have been going to expire, and how that is known."""
+def low_water(salvage: Salvage, now_unix_ms: int, lifetime_ms_least: int) -> tuple[int, str] | None:
+    """The latest instant at which a lost request can have been going to expire, and how that is known.
+
+    `lifetime_ms_least`: so long a lost request may have been given, whatever those on record were.
+    """
     if not salvage.may_have_lost:
         return None
     seen = salvage.seen
-    lifetime = max(LIFETIME_MS_LEAST, seen.longest_lifetime_ms)
+    lifetime = max(lifetime_ms_least, seen.longest_lifetime_ms)
     newest = max(seen.newest_expiry_unix_ms, seen.newest_instant_unix_ms + lifetime)
-    given = f"{lifetime} ms, the longest that a request was given and at least {LIFETIME_MS_LEAST}"
+    given = f"{lifetime} ms, the longest that a request was given and at least {lifetime_ms_least}"
     if not salvage.end_is_open:
         return newest, f"the newest instant on record, and {given}"
     open_end = now_unix_ms + CLOCK_SKEW_MS + lifetime
@@ -146,6 +149,7 @@ async def copied(
     salvage: Salvage,
     directory: Path,
     *,
+    lifetime_ms_least: int = LIFETIME_MS_LEAST,
     files: DiskFiles | None = None,
     clock_unix_ms: Callable[[], int] = unix_ms,
     randbytes: Callable[[int], bytes] = secrets.token_bytes,
@@ -164,7 +168,7 @@ async def copied(
         randbytes=randbytes,
     )
     copier = _Copier(ledger)
-    await copier.copy(salvage, between, clock_unix_ms)
+    await copier.copy(salvage, between, lambda: low_water(salvage, clock_unix_ms(), lifetime_ms_least))
     return copier.copied
 
 
@@ -178,7 +182,10 @@ class _Copier:
         self._failure: LedgerUnavailable | None = None
         self.copied = Copied(open={}, unattributed=[], remarks=[])
 
-    async def copy(self, salvage: Salvage, between: Callable[[], None], clock_unix_ms: Callable[[], int]) -> None:
+    async def copy(
+        self, salvage: Salvage, between: Callable[[], None], wanted: Callable[[], tuple[int, str] | None]
+    ) -> None:
+        """All that the salvage gives, and the low water that is `wanted` at the end."""
         async with self._ledger.running():
             window: list[tuple[Line, Kind]] = []
             size = 0
@@ -190,8 +197,8 @@ class _Copier:
                     between()
                     window, size = [], 0
             await self._write(window, salvage)
-            if (wanted := low_water(salvage, clock_unix_ms())) is not None:
-                instant, self.copied.low_water_why = wanted
+            if (lowest := wanted()) is not None:
+                instant, self.copied.low_water_why = lowest
                 await self._low_water(instant)
                 await self._landed()
             self.copied.low_water_unix_ms = self._ledger.low_water_unix_ms

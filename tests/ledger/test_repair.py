@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from kit import records
@@ -22,7 +24,7 @@ from kit.small_ledgers import BLOCK, SEGMENT_BYTES, contents_of, open_small, seg
 from sidecar.cli.ledger_repair import repair
 from sidecar.cli.main import main
 from sidecar.cli.stops import Stopped
-from sidecar.contract.values import CompletedRecord
+from sidecar.contract.values import CompletedRecord, TransportDisposition, TransportResult
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
@@ -578,3 +580,77 @@ def test_the_advice_for_a_damaged_ledger_names_the_command(directory: Path, caps
     flip(directory, 1, BLOCK)
     assert main(["ledger", "verify", str(directory)]) == os.EX_DATAERR
     assert "sidecar ledger repair writes what can be read into a new directory" in capsys.readouterr().err
+
+
+def test_the_low_water_reaches_as_far_as_the_configuration_lets_a_request_live(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(directory, 1, 3 * BLOCK)
+    config = tmp_path / "sidecar.toml"
+    config.write_text("[daemon]\nexpiry_skew_seconds_max = 0\n")
+    new = tmp_path / "new"
+    assert main(["ledger", "repair", str(directory), str(new), "--config", str(config)]) == os.EX_CONFIG
+    assert not new.exists()
+    toml = (Path(__file__).resolve().parents[2] / "config.example.toml").read_text()
+    config.write_text(re.sub(r"(?m)^#? ?expiry_skew_seconds_max = .*$", "expiry_skew_seconds_max = 86_400", toml))
+    assert "86_400" in config.read_text()
+    assert main(["ledger", "repair", str(directory), str(new), "--config", str(config)]) == 0
+    assert "86400000 ms, the longest that a request was given" in capsys.readouterr().out
+
+
+def test_an_end_whose_answer_names_another_request_is_not_its_own(tmp_path: Path) -> None:
+    """A disk can put a begin where another one was, and then a place names the wrong one."""
+
+    async def written() -> None:
+        ledger = open_small(tmp_path / "ledger")
+        async with ledger.running():
+            while ledger.statistics().spares_ready < 2:
+                await trio.lowlevel.checkpoint()
+            for number, named in ((1, 1), (2, 9)):
+                begin = records.begin(number)
+                place = await ledger.begin(begin)
+                answer = TransportResult(
+                    caller_runtime_id="dungeon",
+                    request_id=f"request-{named}",
+                    disposition=TransportDisposition(refused="Capacity"),
+                    schema_id="gamecult.model.transport_result.v1",
+                )
+                await ledger.complete(begin, records.completed(place, response=msgspec.msgpack.encode(answer)))
+
+    trio.run(written)
+    told = repaired(tmp_path / "ledger")
+    assert ids(told) == ["request-2"]
+    assert told["unattributed_micro_usd"] == 60
+    assert "is that of request request-9" in told["unattributed"][0]["what"]
+
+
+async def test_what_was_answered_is_answered_with_the_same_bytes_by_the_new_ledger(tmp_path: Path) -> None:
+    answers = {number: os.urandom(3000) for number in range(5)}
+    ledger = open_small(tmp_path / "ledger")
+    async with ledger.running():
+        for number, answer in answers.items():
+            while ledger.statistics().spares_ready < 2:
+                await trio.lowlevel.checkpoint()
+            place = await ledger.begin(records.begin(number))
+            await ledger.complete(records.begin(number), records.completed(place, response=answer))
+    flip(tmp_path / "ledger", 1, 3 * BLOCK)  # the end of the first
+    await trio.to_thread.run_sync(repaired_by_the_command, tmp_path)
+    again = open_small(tmp_path / "new")
+    async with again.running():
+        for number, answer in answers.items():
+            recorded = again.find("dungeon", f"request-{number}")
+            assert recorded is not None
+            if number:
+                assert await again.read_response(recorded) == answer
+            else:
+                assert recorded.completed is None
+
+
+def repaired_by_the_command(place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sidecar", "ledger", "repair", str(place / "ledger"), str(place / "new")],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.stderr == b""
