@@ -48,7 +48,8 @@ from sidecar.ops.clock import unix_ms
 LIFETIME_MS_LEAST: Final = 300_000  # what a request may be given unless the configuration says otherwise
 CLOCK_SKEW_MS: Final = 300_000
 _SEGMENT_BYTES_LEAST: Final = 8 * BLOCK
-_WINDOW_RECORDS_MAX: Final = 64
+_WINDOW_RECORDS_LEAST: Final = 16
+_WINDOW_RECORDS_MAX: Final = 512  # as many as a batch takes
 _WINDOW_BYTES_MAX: Final = 4 << 20
 _SPARE_SECONDS: Final = 0.002  # between two looks whether a spare segment is ready: nothing tells of it
 
@@ -158,23 +159,26 @@ async def copied(
     """Writes the new ledger, closed cleanly; raises OSError or LedgerUnavailable where its disk refuses, LedgerDamaged
     where the old one can't be read again as it was. `between`: called from time to time, may raise."""
     segment_bytes = segment_bytes_for(salvage)
+    # Each keeps room to be settled in spare segments, which should be few.
+    window_records = min(_WINDOW_RECORDS_MAX, max(_WINDOW_RECORDS_LEAST, segment_bytes // (2 * BLOCK)))
     ledger = Ledger.open(
         directory,
         segment_bytes=segment_bytes,
         frame_bytes_max=segment_bytes // 4 - RECORD_MARGIN_BYTES,
-        requests_in_flight_max=salvage.seen.open_max + 2 * _WINDOW_RECORDS_MAX,
+        requests_in_flight_max=salvage.seen.open_max + window_records,
         files=files,
         clock_unix_ms=clock_unix_ms,
         randbytes=randbytes,
     )
-    copier = _Copier(ledger)
+    copier = _Copier(ledger, window_records)
     await copier.copy(salvage, between, lambda: low_water(salvage, clock_unix_ms(), lifetime_ms_least))
     return copier.copied
 
 
 class _Copier:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, window_records: int) -> None:
         self._ledger = ledger
+        self._window_records = window_records
         self._ids = BegunIds()
         self._places: dict[tuple[int, int], Place] = {}
         self._under_way = 0
@@ -192,7 +196,7 @@ class _Copier:
             for line, kind in salvage.lines():
                 window.append((line, kind))
                 size += line.length
-                if len(window) == _WINDOW_RECORDS_MAX or size > _WINDOW_BYTES_MAX:
+                if len(window) == self._window_records or size > _WINDOW_BYTES_MAX:
                     await self._write(window, salvage)
                     between()
                     window, size = [], 0

@@ -633,7 +633,7 @@ async def test_what_was_answered_is_answered_with_the_same_bytes_by_the_new_ledg
                 await trio.lowlevel.checkpoint()
             place = await ledger.begin(records.begin(number))
             await ledger.complete(records.begin(number), records.completed(place, response=answer))
-    flip(tmp_path / "ledger", 1, 3 * BLOCK)  # the end of the first
+    flip(tmp_path / "ledger", 1, 3 * BLOCK + 1000)  # in the answer of the first
     await trio.to_thread.run_sync(repaired_by_the_command, tmp_path)
     again = open_small(tmp_path / "new")
     async with again.running():
