@@ -13,8 +13,9 @@ from sidecar.ledger import second_decoder as decoder
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.second_decoder import BLOCK, RECORD_HEADER, Line, Segment, Unexpected
 
-# What a disk or a file system says of a place that it can't give. Anything else is no fault of a place: it is raised.
-DISK_FAULTS: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO)
+# What a disk or a file system says of a place that it can't give, the last one of a directory in a file's place.
+# Anything else, as a right that is missing, is no fault of a place: it is raised.
+DISK_FAULTS: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EISDIR)
 _LOOK_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(_LOOK_BYTES)
 

@@ -9,6 +9,7 @@ into at one place: where its first batch must begin.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -86,7 +87,7 @@ def sources_in(files: DiskFiles, directory: Path) -> Sources:
         try:
             found.append(_source(files, directory / name, int(name[:16])))
         except OSError as error:
-            if error.errno not in DISK_FAULTS:
+            if error.errno not in (*DISK_FAULTS, errno.ENOENT):  # the last one of a link to nothing
                 raise
             strange.append((name, f"it can't be opened: {error.strerror}"))
     kept = _one_for_each_number(_of_one_ledger(found, strange), strange)

@@ -26,6 +26,7 @@ from sidecar.cli.main import main
 from sidecar.cli.stops import Stopped
 from sidecar.contract.values import CompletedRecord, TransportDisposition, TransportResult
 from sidecar.ledger import format as on_disk
+from sidecar.ledger import salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
 from sidecar.ledger.lock import take_lock
@@ -134,6 +135,13 @@ def test_what_is_no_zero_behind_the_end_of_a_segment_held_no_record_since_the_ch
     told = repaired(directory)
     assert [(gap["segment"], gap["may_have_held"]) for gap in told["gaps"]] == [(2, False)]
     assert as_recorded(directory.with_name("new")) == as_recorded_before(directory)
+
+
+@pytest.mark.parametrize("module", [salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources])
+def test_what_reads_the_damaged_ledger_shares_no_decoder_with_what_wrote_it(module: Any) -> None:
+    source = Path(module.__file__).read_text()
+    for writers in ("format", "recovery", "ledger", "writer", "index", "landing"):
+        assert not re.search(rf"from sidecar\.ledger(\.{writers}| import {writers})\b", source)
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -326,6 +334,19 @@ def test_files_that_were_renamed_are_known_by_what_is_in_them(directory: Path) -
     told = repaired(directory)
     assert as_recorded(directory.with_name("new")) == as_recorded_before(directory)
     assert len(told["contradictions"]) == 2
+
+
+def test_a_directory_and_a_link_to_nothing_in_the_place_of_segments_are_segments_that_are_lost(
+    directory: Path,
+) -> None:
+    before = as_recorded(directory)
+    (directory / segment_name(1)).unlink()
+    (directory / segment_name(1)).mkdir()
+    (directory / segment_name(2)).unlink()
+    (directory / segment_name(2)).symlink_to("nothing")
+    told = repaired(directory)
+    assert {gap["segment"] for gap in told["gaps"] if gap["may_have_held"]} >= {1, 2}
+    assert as_recorded(directory.with_name("new"))["request-6"] == before["request-6"]
 
 
 # --- the disk -------------------------------------------------------------------------------------------------------
