@@ -239,6 +239,30 @@ def test_a_tail_that_was_set_aside_is_no_record_although_it_reads_like_one(tmp_p
         shutil.rmtree(directory.with_name("new"))
 
 
+def test_a_tail_that_the_next_segment_proves_to_be_no_record_gives_none(tmp_path: Path) -> None:
+    directory = tmp_path / "ledger"
+    trio.run(crash, directory)
+    segment, begin = place_of(directory, "request-6")
+    flip(directory, segment, begin + 4000)
+    trio.run(session, directory, [7])
+    flip(directory, 2, 3 * BLOCK)
+    assert ids(repaired(directory)) == ["request-5"]
+
+
+def test_zeros_at_an_end_without_a_clean_exit_are_a_loss_where_something_else_is_damaged(tmp_path: Path) -> None:
+    directory = tmp_path / "ledger"
+    trio.run(crash, directory)
+    segment, begin = place_of(directory, "request-6")
+    change(directory, segment, begin, bytes(BLOCK))
+    assert repaired(directory)["verdict"] == "sound"  # as any crash leaves it
+    shutil.rmtree(tmp_path / "new")
+    change(directory, 1, 0, bytes(BLOCK))  # a header, with which no record is lost
+    told = repaired(directory)
+    assert ids(told) == ["request-5"]
+    assert told["low_water"]["expires_at_unix_ms"] >= told["created_at_unix_ms"]
+    assert lost(told) == [(segment, begin, SEGMENT_BYTES)]
+
+
 def test_a_record_of_a_torn_tail_gives_way_to_the_same_request_in_a_whole_batch(tmp_path: Path) -> None:
     """Nothing is left here that proves that the tail was set aside."""
     directory = tmp_path / "ledger"
