@@ -699,3 +699,13 @@ def repaired_by_the_command(place: Path) -> None:
         timeout=60,
     )
     assert done.stderr == b""
+
+
+def test_the_readme_shows_it_with_an_output_of_its_form(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    [shown] = re.findall(r"```\n\$ sidecar ledger repair [^\n]*\n(.*?)```", readme, re.DOTALL)
+    flip(directory, 1, 5 * BLOCK + 200)
+    repaired(directory)
+    out = capsys.readouterr().out.partition(f"{directory.with_name('new')}: sound")[0]
+    labels = [re.findall(r"^[a-z ]+:", text, re.MULTILINE) for text in (shown, out)]
+    assert labels[0] == labels[1]
