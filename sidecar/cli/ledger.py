@@ -1,8 +1,8 @@
 """`sidecar ledger`: what an operator does with a ledger. One tool a file; here is what each takes.
 
-All but `resolve` and `check` only read the directory, take no lock, and work
-beside a live daemon. Those two can ask the daemon that holds the ledger, as an
-operator.
+All but `resolve`, `check` and `repair` only read the directory, take no lock,
+and work beside a live daemon. The first two can ask the daemon that holds the
+ledger, as an operator.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias, get_args
 
-from sidecar.cli import ledger_check, ledger_reading, ledger_resolve
+from sidecar.cli import ledger_check, ledger_reading, ledger_repair, ledger_resolve
 from sidecar.cli.ledger_check import check
 from sidecar.cli.ledger_export import export
+from sidecar.cli.ledger_repair import repair
 from sidecar.cli.ledger_resolve import resolve, resolve_through
 from sidecar.cli.ledger_show import Wanted, show
 from sidecar.cli.ledger_spend import WINDOW_SECONDS_DEFAULT, spend
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     _add_resolve(tools)
     _add_check(tools)
+    _add_repair(tools)
 
 
 def _add_resolve(tools: _Tools) -> None:
@@ -104,6 +106,15 @@ def _add_check(tools: _Tools) -> None:
     checking.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
 
 
+def _add_repair(tools: _Tools) -> None:
+    what = "what can still be read of a damaged one, as a new ledger and a report"
+    repairing = _tool(tools, "repair", what, ledger_repair.EXIT_CODES)
+    repairing.add_argument("new_directory", type=Path, metavar="NEW_DIRECTORY", help="must not be there, or be empty")
+    repairing.add_argument("--config", type=Path, metavar="FILE", help="a lost request may have been given its "
+                           "expiry_skew_seconds_max; default: 300 s, or the longest on record")  # fmt: skip
+    repairing.add_argument("--json", action="store_true", help="the report instead of lines; default: off")
+
+
 def run(asked: argparse.Namespace) -> int:
     """The tool that the command line names. Returns its exit code."""
     if asked.tool == "check":
@@ -124,6 +135,8 @@ def run(asked: argparse.Namespace) -> int:
         return show(directory, wanted, as_json=asked.json)
     if asked.tool == "spend":
         return spend(directory, window_seconds=asked.window_seconds, config=asked.config, as_json=asked.json)
+    if asked.tool == "repair":
+        return repair(directory, asked.new_directory, config=asked.config, as_json=asked.json)
     return export(directory, as_csv=asked.csv)
 
 
@@ -141,9 +154,11 @@ def _run_resolve(asked: argparse.Namespace) -> int:
     return resolve(asked.directory, verdict) if asked.socket is None else resolve_through(asked.socket, verdict)
 
 
-def _tool(tools: _Tools, name: str, what: str) -> argparse.ArgumentParser:
-    """One that only reads a directory."""
-    parser = _named(tools, name, what, ledger_reading.EXIT_CODES)
+def _tool(
+    tools: _Tools, name: str, what: str, codes: Mapping[int, str] = ledger_reading.EXIT_CODES
+) -> argparse.ArgumentParser:
+    """One that takes a directory."""
+    parser = _named(tools, name, what, codes)
     parser.description = f"The ledger in DIRECTORY: {what}."
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="ledger.directory of the configuration")
     return parser

@@ -169,7 +169,7 @@ class Ledger:
             self._index,
             Retaining(self._files, self._directory, opening, terms.retention_days, terms.clock_unix_ms),
             end=lambda: self._landed,
-            append=self._append_for_upkeep,
+            append=self.append,
             on_trouble=terms.on_trouble,
             thread=terms.threads.keeping,
         )
@@ -297,7 +297,7 @@ class Ledger:
             return Landing.failed(LedgerUnavailable(self.poisoned or self.pressure))
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
-        assert self._index.in_memory(key) is None, "a request begins twice"
+        assert not self._index.has_begun(key), "a request begins twice"
         framed = on_disk.encode_record(record)
         try:
             slot = self._room.place_begin(len(framed))
@@ -351,7 +351,8 @@ class Ledger:
 
         return self._append(key, Append(framed, slot, enter))
 
-    def _append_for_upkeep(self, record: LowWaterRecord | CheckpointRecord) -> Landing:
+    def append(self, record: LowWaterRecord | CheckpointRecord) -> Landing:
+        """A record that speaks of no request; what it says holds when it has landed."""
         if self.poisoned:
             return Landing.failed(LedgerUnavailable(self.poisoned))
         framed = on_disk.encode_record(record)

@@ -103,7 +103,7 @@ def test_a_ledger_that_cannot_be_read_is_74(tmp_path: Path, capsys: pytest.Captu
     assert (code, err) == (os.EX_IOERR, f"sidecar ledger {tool}: {tmp_path}: Is a directory\n")
 
 
-@pytest.mark.parametrize("tool", [*TOOLS, "resolve", "check"])
+@pytest.mark.parametrize("tool", [*TOOLS, "resolve", "check", "repair"])
 def test_the_help_says_every_default_and_every_exit_code(capsys: pytest.CaptureFixture[str], tool: str) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["ledger", tool, "--help"])
@@ -134,7 +134,7 @@ async def test_the_readme_shows_each_tool_with_an_output_of_its_form(
 ) -> None:
     """Figures, hashes and widths aside."""
     blocks = re.findall(r"```\n\$ sidecar ledger (\w+) [^\n]*\n(.*?)```", README, re.DOTALL)
-    assert [tool for tool, _ in blocks] == [*TOOLS, "resolve", "check"]
+    assert [tool for tool, _ in blocks] == [*TOOLS, "resolve", "check", "repair"]
     await mixed(tmp_path)
     for tool, output in blocks[: len(TOOLS)]:
         code, out, _ = ran(capsys, tool, tmp_path)
