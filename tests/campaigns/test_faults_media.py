@@ -1,4 +1,4 @@
-"""Whole file systems that fail for real under the daemon: read-only, a thin device without room, a power cut.
+"""Whole file systems that fail for real under the daemon: read-only, a device that fails and heals.
 
 python -m pytest -m campaign tests/campaigns -k faults -s
 """
@@ -22,9 +22,6 @@ from kit.disk_scenarios import FEW_AT_ONCE, SPARES
 from kit.disk_trial import SEGMENT_BYTES, Trial, at_level, poisoned_once, refused_from_now_on
 
 pytestmark = pytest.mark.campaign
-
-CUTS = int(os.environ.get("SIDECAR_POWER_CUTS", "30"))
-CALLERS = 8
 
 
 @pytest.fixture
@@ -117,69 +114,3 @@ def test_a_thin_device_without_room_is_met_at_a_sync_and_loses_nothing(trial: Tr
         disk_faults.grow_tmpfs(pool, 64 * MEBIBYTE)
         disk.repair_and_mount()
         trial.check(daemon=FEW_AT_ONCE)
-
-
-# --- power cuts -------------------------------------------------------------------------------------------------
-
-
-def busy(trial: Trial, daemon: Process, name: str) -> None:
-    """Asks until the daemon is gone or its ledger has failed."""
-    try:
-        with daemon.connect() as client:
-            for turn in range(10_000):
-                request_id = f"{name}{turn:04}"
-                client.send(trial.frame(request_id))
-                answer = client.receive()
-                if answer is None or trial.heard(answer) == "ledger_unavailable":
-                    return
-    except OSError:
-        return
-
-
-def test_power_cuts_under_load_lose_no_answer_and_run_nothing_twice(trial: Trial) -> None:
-    """Everything that was not synced is gone after each cut; each next daemon serves what was answered before."""
-    chance = random.Random(7)
-    words: Counter[str] = Counter()
-    answered = 0
-    with disk_faults.ext4(trial.folder / "image", trial.ledger, 256 * MEBIBYTE) as disk:
-        for cut in range(CUTS):
-            with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
-                before = len(trial.answers)
-                cut_while_busy(trial, daemon, disk, cut, chance)
-                answered += len(trial.answers) - before
-            disk.mount_again()
-            trial.check_ledger(trial.view())
-            words += what_is_said_after(trial, cut)
-        trial.check(daemon=FEW_AT_ONCE)
-    print(f"{CUTS} power cuts, {answered} answered before them, then {dict(words)}")
-    assert answered > CUTS
-
-
-def cut_while_busy(trial: Trial, daemon: Process, disk: disk_faults.Ext4, cut: int, chance: random.Random) -> None:
-    names = [f"{cut:03}{chr(ord('a') + number)}" for number in range(CALLERS)]
-    threads = [threading.Thread(target=busy, args=(trial, daemon, name)) for name in names]
-    before = len(trial.answers)
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(trial.answers) > before + CALLERS)
-    time.sleep(chance.uniform(0, 0.15))
-    disk.cut_power()
-    for thread in threads:
-        thread.join()
-    assert daemon.process.wait(timeout=20) == 74
-    poisoned_once(daemon, "Input/output error")
-
-
-def what_is_said_after(trial: Trial, cut: int) -> Counter[str]:
-    """The next daemon's answer to everything that was sent before this cut."""
-    held = {begin.request_id for begin in trial.view().open.values()}
-    words: Counter[str] = Counter()
-    with running_daemon(trial.folder) as daemon, daemon.connect() as client:
-        for request_id in [known for known in trial.sent if known.startswith(f"{cut:03}")]:
-            asked = trial.provider.asked[request_id]
-            word = trial.ask(client, request_id)
-            assert (word == "Indeterminate") == (request_id in held)
-            assert trial.provider.asked[request_id] == max(asked, word == "end_turn")
-            words[word] += 1
-        daemon.kill()
-    return words
