@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,9 +21,9 @@ import msgpack
 import pytest
 from kit import disk_faults
 from kit.counted_provider import counted_provider
-from kit.daemon_process import Process, running_daemon, wait_until
+from kit.daemon_process import Process, running_daemon
 from kit.disk_faults import MEBIBYTE
-from kit.disk_scenarios import FEW_AT_ONCE
+from kit.disk_scenarios import FEW_AT_ONCE, busy_callers
 from kit.disk_trial import Trial, at_level, poisoned_once
 
 pytestmark = [pytest.mark.campaign, pytest.mark.faults]
@@ -81,41 +80,13 @@ def crashed(trial: Trial, crashes: range, chance: random.Random, crash: Callable
             assert at_level(daemon, "error") == []
             if number is not None:
                 known, before = set(trial.sent), len(trial.answers)
-                keep_busy_until(trial, daemon, number, chance, crash)
+                with busy_callers(trial, daemon, f"{number:03}", CALLERS):
+                    time.sleep(chance.uniform(0, LONGEST_LOAD_SECONDS))
+                    crash(daemon)
                 asked_last = [request_id for request_id in trial.sent if request_id not in known]
                 words["answered before"] += len(trial.answers) - before
         trial.check_ledger(trial.view())
     return words
-
-
-def keep_busy_until(
-    trial: Trial, daemon: Process, number: int, chance: random.Random, crash: Callable[[Process], None]
-) -> None:
-    names = [f"{number:03}{chr(ord('a') + caller)}" for caller in range(CALLERS)]
-    threads = [threading.Thread(target=busy, args=(trial, daemon, name)) for name in names]
-    before = len(trial.answers)
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(trial.answers) > before + CALLERS)
-    time.sleep(chance.uniform(0, LONGEST_LOAD_SECONDS))
-    try:
-        crash(daemon)
-    finally:
-        for thread in threads:
-            thread.join()
-
-
-def busy(trial: Trial, daemon: Process, name: str) -> None:
-    """Asks until the daemon is gone or its ledger has failed."""
-    try:
-        with daemon.connect() as client:
-            for turn in range(10_000):
-                client.send(trial.frame(f"{name}{turn:04}"))
-                answer = client.receive()
-                if answer is None or trial.heard(answer) == "ledger_unavailable":
-                    return
-    except OSError:
-        return
 
 
 def what_is_said_after(trial: Trial, daemon: Process, asked_last: list[str]) -> Counter[str]:

@@ -6,22 +6,20 @@ python -m pytest -m campaign tests/campaigns -k faults -s
 from __future__ import annotations
 
 import os
-import random
-import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kit import disk_faults
 from kit.counted_provider import CountedProvider, counted_provider
-from kit.daemon_process import Process, running_daemon, spawn, wait_until
+from kit.daemon_process import running_daemon, spawn
 from kit.disk_faults import MEBIBYTE
-from kit.disk_scenarios import FEW_AT_ONCE, SPARES
+from kit.disk_scenarios import FEW_AT_ONCE, SPARES, busy_callers
 from kit.disk_trial import SEGMENT_BYTES, Trial, at_level, poisoned_once, refused_from_now_on
 
-pytestmark = pytest.mark.campaign
+pytestmark = [pytest.mark.campaign, pytest.mark.faults]
+
+HEALINGS = 5
 
 
 @pytest.fixture
@@ -85,6 +83,49 @@ def cant_start(trial: Trial, text: str) -> None:
     assert line.startswith("ledger_unusable ")
     assert text in line
     assert str(trial.ledger) in line
+
+
+def test_a_device_that_fails_writes_and_heals_is_given_up_at_once_and_nothing_is_believed_that_it_lost(
+    trial: Trial,
+) -> None:
+    """After the fault the page cache shows what the disk has not got, and a further sync would say that all is well.
+
+    The next daemon begins on the healed device as it is, without a mount in between, wherever the file system allows.
+    """
+    remounts = 0
+    with disk_faults.failing_device(trial.folder, trial.ledger, 64 * MEBIBYTE) as disk:
+        for number in range(HEALINGS + 1):
+            with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
+                trial.check_ledger(
+                    trial.view()
+                )  # not sooner: it makes the page cache forget, which is the daemon's part
+                if number == HEALINGS:
+                    break
+                with busy_callers(trial, daemon, f"{number:03}", 8):
+                    disk.fail()
+                    assert daemon.process.wait(timeout=20) == 74
+                poisoned_once(daemon, "Input/output error", "Read-only file system")
+            disk.heal()
+            if not can_write(trial.ledger):
+                disk.repair_and_mount()
+                remounts += 1
+        trial.check(daemon=FEW_AT_ONCE)
+        disk.mount_again()
+        trial.check_ledger(trial.view())
+    print(f"{HEALINGS} times failed and healed, {remounts} of them with a new mount; {len(trial.answers)} answered")
+    assert remounts < HEALINGS
+
+
+def can_write(directory: Path) -> bool:
+    """Whether the file system still takes a new file: after a failed write of its own journal it doesn't."""
+    try:
+        with (directory / "trial").open("wb") as file:
+            file.write(b"trial")
+            os.fsync(file)
+        (directory / "trial").unlink()
+    except OSError:
+        return False
+    return True
 
 
 def test_a_thin_device_without_room_is_met_at_a_sync_and_loses_nothing(trial: Trial) -> None:

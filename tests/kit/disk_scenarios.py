@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -74,6 +75,40 @@ def pressure_refuses_and_passes(trial: Trial, text: str, full: Full) -> None:
 def spares_that_fail_are_pressure(trial: Trial, call: str, error: str, text: str) -> None:
     """Whatever the reason: nothing in use is touched by it."""
     pressure_refuses_and_passes(trial, text, lambda daemon: disk_faults.spares_fail(daemon, call, error))
+
+
+# --- under load ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def busy_callers(trial: Trial, daemon: Process, name: str, count: int) -> Iterator[None]:
+    """Callers that ask one thing after the other until the daemon is gone or its ledger refuses; some have answers.
+
+    The block is entered once answers come, and must bring about what ends them.
+    """
+    names = [f"{name}{chr(ord('a') + caller)}" for caller in range(count)]
+    threads = [threading.Thread(target=_ask_on, args=(trial, daemon, name)) for name in names]
+    before = len(trial.answers)
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(trial.answers) > before + count)
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _ask_on(trial: Trial, daemon: Process, name: str) -> None:
+    try:
+        with daemon.connect() as client:
+            for turn in range(10_000):
+                client.send(trial.frame(f"{name}{turn:04}"))
+                answer = client.receive()
+                if answer is None or trial.heard(answer) == "ledger_unavailable":
+                    return
+    except OSError:
+        return
 
 
 # --- short writes -----------------------------------------------------------------------------------------------

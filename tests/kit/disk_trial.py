@@ -160,7 +160,7 @@ class Trial:
 
 
 def sound(ledger: Path) -> list[Request]:
-    """The requests of a ledger as `verify` reads it: from the disk, each checksum and the chain. Raises LedgerDamaged."""
+    """The requests of a ledger as `verify` reads it: from the disk, with every checksum. Raises LedgerDamaged."""
     return list(requests_of(Reading(ledger, cold=True, every_id=True)))
 
 
