@@ -23,6 +23,7 @@ from kit.disk_scenarios import (
     FEW_AT_ONCE,
     SPARES,
     a_failure_in_use_is_final,
+    pressure_comes_and_goes_under_load,
     pressure_refuses_and_passes,
     slow_syncs_hold_callers_back_and_nothing_grows,
     spares_that_fail_are_pressure,
@@ -83,6 +84,16 @@ def test_enospc_for_a_spare_is_pressure_on_btrfs_though_it_copies_on_write(trial
     """The segment in use is written in place: where every write needed new room, the first one would poison."""
     with disk_faults.btrfs(trial.folder / "image", trial.ledger) as disk:
         pressure_refuses_and_passes(trial, "No space left on device", lambda _: disk_faults.ballast(disk))
+
+
+def test_pressure_comes_and_goes_under_load_on_ext4(trial: Trial) -> None:
+    with disk_faults.ext4(trial.folder / "image", trial.ledger, 64 * MEBIBYTE):
+        pressure_comes_and_goes_under_load(trial, lambda: disk_faults.ballast(trial.ledger))
+
+
+def test_pressure_comes_and_goes_under_load_on_a_small_tmpfs(trial: Trial) -> None:
+    with disk_faults.small_tmpfs(trial.ledger, 64 * MEBIBYTE):
+        pressure_comes_and_goes_under_load(trial, lambda: disk_faults.ballast(trial.ledger))
 
 
 def test_edquot_for_a_spare_is_pressure_on_btrfs_with_a_quota(trial: Trial) -> None:

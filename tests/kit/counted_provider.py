@@ -40,6 +40,10 @@ class CountedProvider:
     def release(self) -> None:
         self._released.set()
 
+    def hold(self) -> None:
+        """From now on those in `held` wait again, until the next release."""
+        self._released.clear()
+
     def answer(self, words: str) -> bytes:
         with self._lock:
             self.asked[words] += 1

@@ -189,11 +189,18 @@ def poisoned_once(daemon: Process, *texts: str) -> None:
         assert word in line
 
 
-def pressed_once(daemon: Process, text: str) -> None:
-    """One line says why requests are refused, and one that it is over; none is an error."""
+def pressed(daemon: Process, text: str, times: int = 1) -> None:
+    """Each time one line says why requests are refused, and one that it is over; none is an error."""
     assert at_level(daemon, "error") == []
-    (line,) = at_level(daemon, "warning")
-    assert line.startswith("ledger_pressure ")
-    for word in (text, f"{SEGMENT_BYTES} bytes are needed", str(daemon.folder / "ledger"), "no request is admitted"):
-        assert word in line
-    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "info")) == 1
+    lines = at_level(daemon, "warning")
+    assert len(lines) == times
+    for line in lines:
+        assert line.startswith("ledger_pressure ")
+        for word in (
+            text,
+            f"{SEGMENT_BYTES} bytes are needed",
+            str(daemon.folder / "ledger"),
+            "no request is admitted",
+        ):
+            assert word in line
+    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "info")) == times

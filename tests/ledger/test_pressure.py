@@ -1,4 +1,4 @@
-"""Room runs out and comes back, again and again, under a ledger that is in use (LEDGER section 4, CONTRACT section 4)."""
+"""Room runs out and comes back, again and again, under a ledger that is in use (CONTRACT section 4)."""
 
 from __future__ import annotations
 
