@@ -102,8 +102,9 @@ class UnevenProvider(CountedProvider):
         return 20_000 if zlib.crc32(words.encode()) % 10 == 0 else 60
 
     def answer(self, words: str) -> bytes:
+        answer = super().answer(words)
         time.sleep(zlib.crc32(words.encode()) % 40 / 1000)
-        return super().answer(words)
+        return answer
 
 
 class Key(NamedTuple):
