@@ -32,7 +32,7 @@ CUTS = int(os.environ.get("SIDECAR_POWER_CUTS", "100"))
 KILLS = int(os.environ.get("SIDECAR_KILLS", "100"))
 CALLERS = 8
 LONGEST_LOAD_SECONDS = 0.1
-CRASHES_OF_A_LEDGER = 20
+CRASHES_OF_A_LEDGER = 10
 SIZE_BYTES = 256 * MEBIBYTE
 
 Crash = Callable[[Process, disk_faults.Ext4], None]  # and what a start needs after it
@@ -74,9 +74,10 @@ def crash_again_and_again(folder: Path, name: str, times: int, crash: Crash) -> 
 def crashed(trial: Trial, crashes: range, chance: random.Random, crash: Callable[[Process], None]) -> Counter[str]:
     words: Counter[str] = Counter()
     asked_last: list[str] = []
+    held: set[str] = set()
     for number in [*crashes, None]:
         with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
-            words += what_is_said_after(trial, daemon, asked_last)
+            words += what_is_said_after(trial, daemon, asked_last, held)
             assert at_level(daemon, "error") == []
             if number is not None:
                 known, before = set(trial.sent), len(trial.answers)
@@ -85,13 +86,14 @@ def crashed(trial: Trial, crashes: range, chance: random.Random, crash: Callable
                     crash(daemon)
                 asked_last = [request_id for request_id in trial.sent if request_id not in known]
                 words["answered before"] += len(trial.answers) - before
-        trial.check_ledger(trial.view())
+        view = trial.view()
+        trial.check_ledger(view)
+        held = {begin.request_id for begin in view.open.values()}
     return words
 
 
-def what_is_said_after(trial: Trial, daemon: Process, asked_last: list[str]) -> Counter[str]:
+def what_is_said_after(trial: Trial, daemon: Process, asked_last: list[str], held: set[str]) -> Counter[str]:
     """The answers to everything that was sent before the last crash; as many at once as may run."""
-    held = {begin.request_id for begin in trial.view().open.values()} if asked_last else set()
     before = trial.provider.asked.copy()
     words: dict[str, str] = {}
     with daemon.connect() as client:
