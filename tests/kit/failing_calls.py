@@ -17,7 +17,8 @@ import trio
 import trio.testing
 from kit import records
 from kit.sim_disk import NONE_LANDED, Fates, Fault, SimDisk
-from kit.sim_ledger import DIRECTORY, Found, KeepingInLine, Story, continued, opened
+from kit.sim_ledger import DIRECTORY, KeepingInLine, opened
+from kit.sim_story import Found, Story, continued
 
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger.faults import LedgerUnavailable
