@@ -163,9 +163,7 @@ class Index:
     def find(self, key: bytes) -> Recorded | None:
         """Raises LedgerUnavailable where a seal, or what it names, can't be read, RecordDamaged where it is damaged."""
         recorded = self.book.recorded.get(key)
-        if recorded is None and (self.waiting or self.sealed):
-            return self._found_behind(key)
-        return recorded
+        return self._found_behind(key) if recorded is None else recorded
 
     def has_begun(self, key: bytes) -> bool:
         """As far as memory says: what is only in seals is for `find`."""
