@@ -14,7 +14,8 @@ from sidecar.cli.ledger_reading import Progress, help_of, told
 from sidecar.cli.output import line_out, say, write_out
 from sidecar.cli.receipt import dollars
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
-from sidecar.ledger.second_reading import NoLedger, Reading, Tail
+from sidecar.ledger.second_look import NoLedger
+from sidecar.ledger.second_reading import Reading, Tail
 
 
 def verify(directory: Path, *, as_json: bool) -> int:

@@ -34,7 +34,8 @@ from sidecar.ledger import format as on_disk
 from sidecar.ledger.begun_ids import BegunIds
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.landing import Place
-from sidecar.ledger.second_reading import Batch, NoLedger, Reading
+from sidecar.ledger.second_look import NoLedger
+from sidecar.ledger.second_reading import Batch, Reading
 
 LEDGER = Path("ledger")
 SALT, LEDGER_ID = b"s" * 16, b"i" * 16
