@@ -52,6 +52,13 @@ def told(command: str, directory: Path, read: Callable[[], object]) -> int:
     return os.EX_OK
 
 
+def dropped_in_words(reading: Reading) -> str:
+    """What a checkpoint stands for."""
+    dropped = reading.dropped
+    requests = f"{dropped.completions} request{'s' * (dropped.completions != 1)}"
+    return f"up to segment {reading.dropped_until}: {requests} charged {dropped.charged_micro_usd} micro-USD"
+
+
 def help_of(directory: Path) -> str:
     """What helps where a ledger is damaged, beside the advice that the damage itself has."""
     return _HELP["verify"].format(directory)

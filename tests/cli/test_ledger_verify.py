@@ -33,16 +33,17 @@ async def test_a_sound_ledger_is_said_to_be_with_its_figures_and_head(
     before = contents_of(tmp_path)
     code, out, err = ran(capsys, "verify", tmp_path)
     assert (code, err) == (0, "")
-    assert out.splitlines()[:7] == [
+    assert out.splitlines()[:8] == [
         f"{tmp_path}: sound",
         "segments:   3",
         "records:    14",
         "requests:   6, indeterminate 1",
         "charged:    300 micro-USD = $0.000300",
         "held:       100 micro-USD = $0.000100",
+        "seals:      2, each as the records have it",
         "closed:     by a clean exit",
     ]
-    assert re.fullmatch(r"chain head: [0-9a-f]{64}, after batch 14", out.splitlines()[7])
+    assert re.fullmatch(r"chain head: [0-9a-f]{64}, after batch 14", out.splitlines()[8])
     assert contents_of(tmp_path) == before
 
 
@@ -53,9 +54,11 @@ async def test_the_same_as_one_json_object(tmp_path: Path, capsys: pytest.Captur
     assert (code, err) == (0, "")
     assert len(bytes.fromhex(told.pop("chain_head"))) == 32
     assert told == {
-        "ok": True, "exit_code": 0, "directory": str(tmp_path), "segments": 3, "batches": 14, "records": 14,
+        "ok": True, "exit_code": 0, "directory": str(tmp_path), "segments": 3, "first_segment": 1, "batches": 14, "records": 14,
         "requests": 6, "indeterminate": 1, "may_be_running": 0, "charged_micro_usd": 300, "held_micro_usd": 100,
-        "closed": True, "tails": [], "error": None, "damage": None,
+        "closed": True, "tails": [], "error": None, "damage": None, "seals": 2, "leftovers": [],
+        "dropped": {"until_segment": 0, "records": 0, "requests": 0, "charged_micro_usd": 0},
+        "checkpoint_on_record": True,
     }  # fmt: skip
 
 
