@@ -54,7 +54,8 @@ async def test_the_same_as_one_json_object(tmp_path: Path, capsys: pytest.Captur
     assert (code, err) == (0, "")
     assert len(bytes.fromhex(told.pop("chain_head"))) == 32
     assert told == {
-        "ok": True, "exit_code": 0, "directory": str(tmp_path), "segments": 3, "first_segment": 1, "batches": 14, "records": 14,
+        "ok": True, "exit_code": 0, "directory": str(tmp_path), "segments": 3, "first_segment": 1, "batches": 14,
+        "records": 14,
         "requests": 6, "indeterminate": 1, "may_be_running": 0, "charged_micro_usd": 300, "held_micro_usd": 100,
         "closed": True, "tails": [], "error": None, "damage": None, "seals": 2, "leftovers": [],
         "dropped": {"until_segment": 0, "records": 0, "requests": 0, "charged_micro_usd": 0},
