@@ -18,7 +18,8 @@ ended by the low-water mark may be gone. A caller whose windows have changed the
 total compared, and each of its windows only as a bound: no record says when the configuration changed.
 
 Beside a live daemon seals come, are merged and go. One that has gone between two looks is not missed: what has come in
-its place is looked for, and proved if it begins where the reading is, else read for its soundness only.
+its place is looked for, and proved if it begins where the reading is, else read for its soundness only. One that was
+made when more was dropped than before the reading has the same freedom, up to the checkpoint that is there by now.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from sidecar.ledger.second_records import RecordsInOrder
 from sidecar.ledger.second_seals import BLOCK_BYTES, NO_PLACE, TRAILER_BYTES, Entry, Place
 
 _AT_ONCE: Final = 64
+_NEVER: Final = 1 << 64
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 Window = tuple[str, int, int]  # caller, length in seconds, start in Unix ms
@@ -163,11 +165,15 @@ class SealFile:
 class SealProof:
     """One seal, and what the records of its segments come to meanwhile. Every method raises LedgerDamaged."""
 
-    def __init__(self, file: SealFile, reading: RecordsInOrder, dropped_until: int) -> None:
+    def __init__(self, file: SealFile, reading: RecordsInOrder, dropped_until: int, *, dropped_since: bool) -> None:
+        """`dropped_until` is the last segment that was dropped when the seal was made, if not before; `dropped_since`
+        whether that is more than what the reading began behind."""
         self.file = file
         self._said: Members = file.document
         self._reading = reading
         self._dropped_until = dropped_until
+        self._low_water = _NEVER if dropped_since else reading.low_water_at_begin
+        self._dropped_bound = _NEVER if dropped_since else reading.dropped.charged_micro_usd
         self._may_hold_dropped = dropped_until > 0 and file.first <= dropped_until + 1
         self._ended = 0
         self._lengths: dict[str, set[int]] = {}
@@ -202,10 +208,10 @@ class SealProof:
         if entry is None or (entry.begin, entry.completed) != (begin, (line.segment, line.offset)):
             request = line.begun.members["request_id"]
             raise self.file.damaged(at, f"request {request}, begun at {begin}, ended at {line.segment, line.offset}")
-        self._ended += 1
+        self._ended += line.segment > self._dropped_until
         caller, admitted_at = line.begun.members["caller_runtime_id"], line.begun.members["admitted_at_unix_ms"]
         lengths = self._lengths.get(caller)
-        if lengths is None and not self._may_hold_dropped:
+        if lengths is None and not (self._may_hold_dropped and admitted_at < self._low_water):
             raise self._wrong(f"a sum of caller {caller}")
         for seconds in lengths or ():
             start = admitted_at - admitted_at % (1000 * seconds) if seconds else 0
@@ -219,13 +225,13 @@ class SealProof:
                     if said[name] != value:
                         raise self._wrong(f"{name} {value} of segment {row['number']}")
 
-    def check_end(self, end: Members, low_water_at_begin: int) -> None:
-        """Where the reading has left its last segment; `low_water_at_begin` is what the checkpoint says."""
+    def check_end(self, end: Members) -> None:
+        """Where the reading has left its last segment."""
         said = self._said["end"]
         for name, value in end.items():
             is_as_said = said[name] == value
             if name == "low_water_unix_ms":  # the checkpoint's is of later than this
-                is_as_said = value <= said[name] <= max(value, low_water_at_begin)
+                is_as_said = value <= said[name] <= max(value, self._low_water)
             if not is_as_said:
                 raise self._wrong(f"{name} {value.hex() if type(value) is bytes else value} at its end")
         still_open = sorted(self._reading.open)
@@ -234,7 +240,7 @@ class SealProof:
         self._check_open(still_open)
         if self._ended != self._ended_said:
             raise self._wrong(f"{self._ended} requests that ended in its segments; {self._ended_said} entries say so")
-        self._check_sums(max(end["low_water_unix_ms"], low_water_at_begin))
+        self._check_sums()
 
     def _check_open(self, still_open: list[Place]) -> None:
         known = 0
@@ -252,7 +258,7 @@ class SealProof:
         if known != self._open_said:
             raise self._wrong(f"{known} open requests; {self._open_said} entries say so")
 
-    def _check_sums(self, low_water_unix_ms: int) -> None:
+    def _check_sums(self) -> None:
         said = {(caller, seconds, start): charged for caller, seconds, start, charged in self._said["sums"]}
         surplus = 0
         for caller, lengths in self._lengths.items():
@@ -261,7 +267,7 @@ class SealProof:
             if self._may_hold_dropped:
                 surplus += sum(max(0, charged - counted.get(window, 0)) for window, charged in here.items())
                 missing = (
-                    len(lengths) == 1 and here.get(window, -1) < charged and not _is_over(window, low_water_unix_ms)
+                    len(lengths) == 1 and here.get(window, -1) < charged and not _is_over(window, self._low_water)
                     for window, charged in counted.items()
                 )
                 is_so = not any(missing)
@@ -272,7 +278,7 @@ class SealProof:
                 is_so = is_bound and sum(here.values()) == sum(counted.values()) // len(lengths)
             if not is_so:
                 raise self._wrong(f"sums of caller {caller} as the records have them")
-        if surplus > self._reading.dropped.charged_micro_usd:
+        if surplus > self._dropped_bound:
             raise self._wrong("sums of no more than what was charged here and in what was dropped")
 
     def _wrong(self, expected: str) -> LedgerDamaged:
@@ -282,6 +288,10 @@ class SealProof:
 def _is_over(window: Window, low_water_unix_ms: int) -> bool:
     _, seconds, start = window
     return seconds > 0 and start + 1000 * seconds <= low_water_unix_ms
+
+
+def _checkpoint(name: str) -> int:
+    return decoder.checkpoint_segment(name) or 0
 
 
 class SealProofs:
@@ -306,7 +316,9 @@ class SealProofs:
         self._segment = SegmentSums(number, segment_bytes)
         for first, file in self._opened(number, is_first=number == dropped_until + 1):
             try:
-                proof = SealProof(file, reading, dropped_until)
+                newest = max(map(_checkpoint, self._files.names(self._directory)), default=0)  # it was there first
+                since = newest > dropped_until
+                proof = SealProof(file, reading, newest if since else dropped_until, dropped_since=since)
                 if first == number:
                     proof.check_begin(*reading.end_before)
             except BaseException:
@@ -342,13 +354,13 @@ class SealProofs:
             for proof in self._proofs:
                 proof.take(line)
 
-    def leave(self, end: Members, low_water_at_begin: int) -> None:
+    def leave(self, end: Members) -> None:
         """Behind the last record of a segment that nothing is wrong with."""
         self._segment.row["end"] = end["offset"]
         for proof in tuple(self._proofs):
             proof.check_row(self._segment.row)
             if proof.file.last == end["segment"]:
-                proof.check_end(end, low_water_at_begin)
+                proof.check_end(end)
                 self._proofs.remove(proof)
                 proof.file.close()
                 self.count += 1

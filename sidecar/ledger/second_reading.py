@@ -96,7 +96,6 @@ class Reading(RecordsInOrder):
         self._ledger_id: bytes | None = None
         self._end = 0
         self._has_begun = False
-        self._low_water_at_begin = 0
         self.segment = 0
         self.segment_bytes = 0
         self.head = decoder.NO_HEAD
@@ -177,7 +176,6 @@ class Reading(RecordsInOrder):
     def _take_end(self, end: Members) -> None:
         self._ledger_id, self.segment = end["ledger_id"], end["segment"]
         self._end, self.head, self.batch = end["offset"], end["head"], end["batch"]
-        self._low_water_at_begin = end["low_water_unix_ms"]
 
     def _end_so_far(self) -> Members:
         return {
@@ -207,8 +205,8 @@ class Reading(RecordsInOrder):
         if named > there or (named == there > 0 and digest != there_sha256):
             raise LedgerDamaged(self._look.checkpoint_path(named), 0, f"a checkpoint of SHA-256 {digest.hex()}")
         self.is_on_record = named >= self.dropped_until
-        if not self.is_on_record and self.low_water_unix_ms < self._low_water_at_begin:
-            expected = f"a checkpoint behind a LowWater record of at least {self._low_water_at_begin}"
+        if not self.is_on_record and self.low_water_unix_ms < self.low_water_at_begin:
+            expected = f"a checkpoint behind a LowWater record of at least {self.low_water_at_begin}"
             raise LedgerDamaged(self._look.checkpoint_path(self.dropped_until), 0, expected)
 
     # --- segments ---------------------------------------------------------------------------------------------
@@ -267,7 +265,7 @@ class Reading(RecordsInOrder):
         whether seals do."""
         self._check_behind(descriptor, header, following)
         if self._seals is not None:
-            self._seals.leave(self._end_so_far(), self._low_water_at_begin)
+            self._seals.leave(self._end_so_far())
 
     def _check_behind(self, descriptor: int, header: Segment, following: int | None) -> None:
         path = self._look.segment_path(self.segment)

@@ -37,6 +37,7 @@ class RecordsInOrder:
         self.requests = 0
         self.charged_micro_usd = 0
         self.low_water_unix_ms = 0
+        self.low_water_at_begin = 0  # as the checkpoint says, which is of a later time than the segment it stands for
         self.checkpoint = (0, decoder.NO_HEAD)
         self.dropped = _NOTHING
         self.open: dict[tuple[int, int], Line] = {}
@@ -56,6 +57,7 @@ class RecordsInOrder:
     def _begin_behind(self, start: Start) -> None:
         self.incarnation, self.closed = start.end["incarnation"], start.end["closed"]
         self.checkpoint = start.end["checkpoint_segment"], start.end["checkpoint_sha256"]
+        self.low_water_at_begin = start.end["low_water_unix_ms"]
         self.dropped = start.dropped
         self.records, self.requests = start.dropped.records, start.dropped.begins
         self.charged_micro_usd = start.dropped.charged_micro_usd

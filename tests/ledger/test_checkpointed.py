@@ -282,7 +282,7 @@ def test_records_of_a_dropping_never_go_back(records: list[v.LowWaterRecord], ex
 
 
 class Dropping(MemoryFiles):
-    """After each of so many looks the next state of the directory stands; what is held open stays as it was."""
+    """After each of so many looks the next state of the directory stands; what is held open stays when it is gone."""
 
     def __init__(self, states: list[Contents], looks: int) -> None:
         super().__init__(states[0])
@@ -307,11 +307,14 @@ class Dropping(MemoryFiles):
         self._kept[descriptor] = self.contents[path.name]
         return descriptor
 
+    def _content(self, descriptor: int) -> bytes:
+        return self.contents.get(self._opened[descriptor], self._kept[descriptor])
+
     def size(self, descriptor: int) -> int:
-        return len(self._kept[descriptor])
+        return len(self._content(descriptor))
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
-        return self._kept[descriptor][offset : offset + length]
+        return self._content(descriptor)[offset : offset + length]
 
 
 def without(contents: Contents, names: list[str]) -> Contents:
@@ -331,6 +334,9 @@ async def states_of_a_dropping(directory: Path) -> list[Contents]:
                 states.append(before)
                 gone = sorted(set(before) - set(after))
                 states += [without(before, gone[:at]) for at in range(1, len(gone))]
+        states.append(contents_of(directory))
+    for _ in range(6):
+        await session(directory, [])
         states.append(contents_of(directory))
     return states
 

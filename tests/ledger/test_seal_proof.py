@@ -9,14 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 from kit import records
+from kit.dropped_segments import drop_from
 from kit.small_ledgers import Contents, MemoryFiles, contents_of, segment_name, session, three_segments
 from msgspec import structs
 
-from sidecar.ledger import seal_format, second_seals
+from sidecar.ledger import checkpoint as checkpoints
+from sidecar.ledger import seal_format, sealed, second_seals
 from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged
+from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.seal_format import SealDocument, WindowSum
+from sidecar.ledger.seal_format import End, SealDocument, WindowSum
 from sidecar.ledger.seal_proof import SealFile
+from sidecar.ledger.sealed import Sealed
 from sidecar.ledger.second_reading import Reading
 
 LEDGER = Path("ledger")
@@ -217,15 +221,19 @@ def test_its_own_decoder_agrees_with_the_format_on_blocks() -> None:
 # --- many segments ------------------------------------------------------------------------------------------------
 
 
-async def run(directory: Path, numbers: range, window_of: Callable[[str], int]) -> None:
-    """One run, admissions a second apart; each one is a segment, and the seals are merged as they become many."""
-    ledger = Ledger.open(
+def opened(directory: Path, window_of: Callable[[str], int]) -> Ledger:
+    return Ledger.open(
         directory,
         segment_bytes=records.SEGMENT_BYTES,
         frame_bytes_max=records.FRAME_BYTES_MAX,
         requests_in_flight_max=1,
         window_of=window_of,
     )
+
+
+async def run(directory: Path, numbers: range, window_of: Callable[[str], int]) -> None:
+    """One run, admissions a second apart; each one is a segment, and the seals are merged as they become many."""
+    ledger = opened(directory, window_of)
     async with ledger.running():
         for number in numbers:
             begin = records.begin(number, caller=f"caller-{number % 2}", admitted_at_unix_ms=1000 * number)
@@ -251,13 +259,56 @@ async def test_merged_seals_are_proved_too_and_a_wrong_sum_is_found(merged: Cont
     entries, document = parsed(merged[longest])
     assert len({row.window_seconds for row in document.sums if row.caller == "caller-0"}) > 1
     for at, row in enumerate(document.sums):
-        more = WindowSum(*structs.astuple(row)[:3], row.charged_micro_usd + 1)
+        more = WindowSum(*key_of(row), row.charged_micro_usd + 1)
         changed = structs.replace(document, sums=(*document.sums[:at], more, *document.sums[at + 1 :]))
         damage = damage_of({**merged, longest: encoded(entries, changed)})
         assert (damage.segment.name, damage.expected) == (
             longest,
             f"sums of caller {row.caller} as the records have them",
         )
+
+
+async def test_sums_of_a_seal_behind_a_checkpoint_may_hold_what_was_dropped_and_miss_windows_that_are_over(
+    tmp_path: Path,
+) -> None:
+    """A request that was dropped in an open window is in a merged sum still; a window below the mark is in none."""
+    directory, files, low_water = tmp_path / "ledger", DiskFiles(), 25_000
+    lengths = {"caller-0": 1, "caller-1": 1_000_000}
+    for at in range(4):
+        await run(directory, range(9 * at, 9 * at + 9), lengths.__getitem__)
+    older, newer, newest = (Sealed.open(files, directory / seal_format.seal_name(at, at)) for at in (1, 2, 3))
+    both = Sealed.open(files, sealed.merged(files, tmp_path, older, newer, End()))
+    ledger = opened(directory, lengths.__getitem__)
+    async with ledger.running():
+        await drop_from(ledger, directory, 2, low_water=low_water)
+    base = checkpoints.decode((directory / f"{2:016d}.checkpoint").read_bytes()).end
+    path = sealed.merged(files, tmp_path, both, newest, base)
+    for seal in (older, newer, newest, both):
+        seal.close()
+    kept = {name: content for name, content in contents_of(directory).items() if not name.endswith(".seal")}
+    content = path.read_bytes()
+    reading = read({**kept, path.name: content})
+    assert (path.name, reading.seals, reading.dropped_until) == (seal_format.seal_name(3, 3), 1, 2)
+    entries, document = parsed(content)
+    [long_row] = [row for row in document.sums if row.caller == "caller-1"]
+    short_rows = [row for row in document.sums if row != long_row]
+    assert all(row.window_start_unix_ms >= low_water for row in short_rows)
+    assert long_row.charged_micro_usd > 19 + 21 + 23  # what it was charged in segment 3
+    dropped = reading.dropped.charged_micro_usd
+    for wrong in (0, long_row.charged_micro_usd - dropped, long_row.charged_micro_usd + dropped):
+        sums = (*short_rows, WindowSum(*key_of(long_row), wrong))
+        damage_of({**kept, path.name: encoded(entries, structs.replace(document, sums=sums))}, wrong)
+    damage_of({**kept, path.name: encoded(entries, structs.replace(document, sums=document.sums[1:]))}, "one less")
+    for at, (key, begin, completed) in enumerate(entries):
+        for other in ((key, (begin[0], begin[1] + 4096), completed), (key, begin, None)):
+            if completed is None or completed[0] > 2:
+                changed = [*entries[:at], other, *entries[at + 1 :]]
+                if changed != entries:
+                    damage_of({**kept, path.name: encoded(changed, document)}, other)
+
+
+def key_of(row: WindowSum) -> tuple[str, int, int]:
+    return row.caller, row.window_seconds, row.window_start_unix_ms
 
 
 async def test_a_seal_that_another_covers_is_proved_as_well_and_a_broken_one_is_refused(tmp_path: Path) -> None:
