@@ -14,7 +14,7 @@ from sidecar.cli.output import say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
-from sidecar.contract.values import BeginRecord, CompletedRecord
+from sidecar.contract.values import BeginRecord
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.opening import Told
@@ -58,13 +58,9 @@ def _serve(config: Config, log: Log) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
 
-    def begun(begin: BeginRecord) -> None:
+    def held(begin: BeginRecord) -> None:
         if account := accounts.get(begin.caller_runtime_id):
             account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
-
-    def completed(begin: BeginRecord, record: CompletedRecord) -> None:
-        if account := accounts.get(begin.caller_runtime_id):
-            account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
 
     def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:
         if account := accounts.get(caller):
@@ -88,7 +84,7 @@ def _serve(config: Config, log: Log) -> int:
             segment_bytes=config.ledger.segment_bytes,
             frame_bytes_max=config.daemon.frame_bytes_max,
             requests_in_flight_max=config.daemon.requests_in_flight_max,
-            told=Told(on_begin=begun, on_completed=completed, on_sum=charged),
+            told=Told(on_open=held, on_sum=charged),
             window_of=window_of,
             on_pressure=pressed,
             on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),

@@ -1,11 +1,9 @@
 """The published types as frozen values: they accept exactly what the schemas in `schemas/` accept.
 
-Every value is a msgspec struct that refuses unknown members. A tagged union
-(`InputItem`, `TransportOutcome` ...) is a struct of optional members with
-exactly one set, because that is how the schemas write it: a map with one key.
-Integers carry the bounds of `format: uint8/uint32/uint64`; MessagePack can
-say nothing above uint64, so U64 only refuses what is negative. Digests are
-tuples of 32 integers, as on the wire; `bytes(digest)` gives the raw bytes.
+Every value is a msgspec struct that refuses unknown members. A tagged union (`InputItem`, `TransportOutcome` ...) is a
+struct of optional members with exactly one set, because that is how the schemas write it: a map with one key. Integers
+carry the bounds of `format: uint8/uint32/uint64`; MessagePack can say nothing above uint64, so U64 only refuses what is
+negative. Digests are tuples of 32 integers, as on the wire; `bytes(digest)` gives the raw bytes.
 
 Source: CONTRACT sections 1 and 2 and the published schemas.
 """
@@ -346,9 +344,7 @@ STORED_AS_IS = b"\x00"  # the flag byte before a response that is stored as it w
 class CompletedRecord(Value, frozen=True, kw_only=True):
     """A request is settled: the charge, and the response frame exactly as sent.
 
-    `begin_segment` and `begin_offset` name the Begin record (its byte offset
-    in that segment's file). `response` is one flag byte (0: as is) and then
-    the frame without its length prefix.
+    `begin_segment` and `begin_offset` name the Begin. `response` is a flag byte (0: as is) and the frame, unprefixed.
     """
 
     begin_offset: U64

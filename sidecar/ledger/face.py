@@ -46,7 +46,7 @@ class LedgerFace(Protocol):
         ...
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
-        """What is on record under this id; memory only."""
+        """What is on record under this id: from memory or by short reads. Raises LedgerUnavailable, RecordDamaged."""
         ...
 
     def begin(self, record: BeginRecord) -> Landing:
@@ -62,5 +62,6 @@ class LedgerFace(Protocol):
         ...
 
     async def read_response(self, recorded: Recorded) -> bytes:
-        """The frame as it was sent, without its length prefix. Raises LedgerUnavailable if it can't be read back."""
+        """The frame as it was sent, without its length prefix. Raises LedgerUnavailable if it can't be read back, and
+        RecordDamaged where other bytes stand in its place."""
         ...

@@ -10,6 +10,10 @@ class LedgerUnavailable(Exception):
     """Nothing can be recorded, or read back, now. The message says why, for a person."""
 
 
+class RecordDamaged(LedgerUnavailable):
+    """What is on record about this request can't be read back as it was written. The rest of the ledger can."""
+
+
 class LedgerHeld(Exception):
     """Another process has this ledger open."""
 

@@ -61,7 +61,7 @@ BATCH_HEADER_BYTES: Final = _BATCH.size + _BATCH_END.size
 RECORD_HEADER_BYTES: Final = _RECORD.size
 
 # Numbers on disk; 4 is kept for Sealed.
-_KIND_OF: Final[Mapping[type[Any], int]] = {
+KIND_OF: Final[Mapping[type[Any], int]] = {
     OpenedRecord: 1,
     BeginRecord: 2,
     CompletedRecord: 3,
@@ -69,7 +69,7 @@ _KIND_OF: Final[Mapping[type[Any], int]] = {
     LowWaterRecord: 6,
     ClosedRecord: 7,
 }
-_KNOWN: Final = frozenset(_KIND_OF.values())
+_KNOWN: Final = frozenset(KIND_OF.values())
 
 AnyRecord = OpenedRecord | BeginRecord | CompletedRecord | CheckpointRecord | LowWaterRecord | ClosedRecord
 
@@ -84,7 +84,7 @@ def _around(kind: type[Any], number: int) -> tuple[int, bytes, bytes]:
     return number, before, behind
 
 
-_AROUND: Final = {kind: _around(kind, number) for kind, number in _KIND_OF.items()}
+_AROUND: Final = {kind: _around(kind, number) for kind, number in KIND_OF.items()}
 
 
 class FormatFault(ValueError):
@@ -212,7 +212,7 @@ def decode_record(framed: bytes) -> RecordBody:
         body = _records.decode(encoded).record
     except msgspec.MsgspecError as error:
         raise FormatFault(f"a valid {REPLAY_RECORD} ({error})") from None
-    if _KIND_OF[type(body.chosen)] != kind:
+    if KIND_OF[type(body.chosen)] != kind:
         raise FormatFault("a record of the kind that its header names")
     return body
 
@@ -246,13 +246,15 @@ def decode_batch_header(block: bytes, *, salt: bytes, segment: int) -> BatchHead
 def batch_is_whole(header: BatchHeader, batch: bytes) -> bool:
     """Whether a whole batch's bytes are as they were written."""
     fields_and_head = batch[: BATCH_HEADER_BYTES - _CRC.size]
-    return len(batch) == header.total_bytes and crc32(batch[BATCH_HEADER_BYTES:], crc32(fields_and_head)) == header.crc
+    behind = memoryview(batch)[BATCH_HEADER_BYTES:]
+    return len(batch) == header.total_bytes and crc32(behind, crc32(fields_and_head)) == header.crc
 
 
 def chained_head(header: BatchHeader, batch: bytes, previous_head: bytes) -> bytes:
     """What the head of this batch must be if it follows a batch with `previous_head`."""
-    payload = batch[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + header.length]
-    return sha256(previous_head + batch[: _BATCH.size] + payload).digest()
+    chained = sha256(previous_head + batch[: _BATCH.size])
+    chained.update(memoryview(batch)[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + header.length])
+    return chained.digest()
 
 
 def records_of(header: BatchHeader, batch: bytes, batch_offset: int) -> Iterator[Record]:

@@ -8,7 +8,7 @@ seals, the newest first; the first that knows it knows most of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,12 +19,12 @@ import msgspec
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import seal_format
 from sidecar.ledger.face import Recorded
-from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.landing import Place
 from sidecar.ledger.read_back import ReadBack
-from sidecar.ledger.seal_format import KEY_BYTES, End, Entry, SealDocument, SegmentRow, WindowSum
+from sidecar.ledger.seal_format import KEY_BYTES, End, SealDocument, SegmentRow, WindowSum
 from sidecar.ledger.sealed import Sealed, write_seal
 from sidecar.rules.windows import window_start
 
@@ -32,11 +32,18 @@ from sidecar.rules.windows import window_start
 WindowOf = Callable[[str], int]
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_hash: Final = sha256()  # a copy of one is made in half the time of a new one
 
 
-@lru_cache(maxsize=1024)  # a request's key is wanted when it is decided, begun and completed
-def key_of(caller_runtime_id: str, request_id: str) -> bytes:
-    return sha256(_encode([caller_runtime_id, request_id])).digest()[:KEY_BYTES]
+def key_of_new(caller_runtime_id: str, request_id: str) -> bytes:
+    """The same, where it is wanted once."""
+    hashed = _hash.copy()
+    hashed.update(_encode((caller_runtime_id, request_id)))
+    return hashed.digest()[:KEY_BYTES]
+
+
+# A request's key is wanted when it is decided, begun and completed.
+key_of: Final = lru_cache(maxsize=1024)(key_of_new)
 
 
 def recorded_of(begin: BeginRecord, place: Place, completed: Place | None = None) -> Recorded:
@@ -53,40 +60,47 @@ class Book:
     """One segment's requests and sums so far. `before` is where the segment before it ended."""
 
     end: End
-    still_open: tuple[tuple[int, int], ...]
+    still_open: tuple[tuple[int, ...], ...]
 
     def __init__(self, number: int, segment_bytes: int, before: End, window_of: WindowOf) -> None:
         self.number = number
         self.before = before
         self.recorded: dict[bytes, Recorded] = {}
+        # Of a segment that an opening has read: Begin, or Begin and Completed, as segment and offset each. Of most
+        # nobody will ask again, so what a Recorded says is read back for who does.
+        self.placed: dict[bytes, tuple[int, ...]] = {}
         self.segment_bytes = segment_bytes
         self._window_of = window_of
-        self._sums: dict[tuple[str, int, int], int] = {}
-        self._begins = 0
-        self._completions = 0
-        self._charged_micro_usd = 0
-        self._admitted_until = 0
-        self._expires_until = 0
+        self.sums: dict[tuple[str, int, int], int] = {}
         self.records = 0
+        self.begins = 0
+        self.completions = 0
+        self.charged_micro_usd = 0
+        self.admitted_until_unix_ms = 0
+        self.expires_until_unix_ms = 0
 
     def begun(self, key: bytes, record: BeginRecord, place: Place) -> Recorded:
         recorded = self.recorded[key] = recorded_of(record, place)
-        self._begins += 1
-        self._admitted_until = max(self._admitted_until, record.admitted_at_unix_ms)
-        self._expires_until = max(self._expires_until, record.expires_at_unix_ms)
+        self.begins += 1
+        self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, record.admitted_at_unix_ms)
+        self.expires_until_unix_ms = max(self.expires_until_unix_ms, record.expires_at_unix_ms)
         return recorded
 
     def completed(self, key: bytes, recorded: Recorded, caller: str, record: CompletedRecord, place: Place) -> None:
         self.recorded[key] = msgspec.structs.replace(recorded, completed=place)
         admitted_at = recorded.admitted_at_unix_ms
-        seconds = self._window_of(caller)
-        window = caller, seconds, window_start(admitted_at, seconds) if seconds else 0
-        self._sums[window] = self._sums.get(window, 0) + record.charge_micro_usd
-        self._completions += 1
-        self._charged_micro_usd += record.charge_micro_usd
-        self._admitted_until = max(self._admitted_until, admitted_at)
+        window = self.window(caller, admitted_at)
+        self.sums[window] = self.sums.get(window, 0) + record.charge_micro_usd
+        self.completions += 1
+        self.charged_micro_usd += record.charge_micro_usd
+        self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, admitted_at)
 
-    def ended(self, end: End, still_open: Iterable[tuple[int, int]]) -> None:
+    def window(self, caller: str, at_unix_ms: int) -> tuple[str, int, int]:
+        """What a charge of a request admitted then is summed under."""
+        seconds = self._window_of(caller)
+        return caller, seconds, window_start(at_unix_ms, seconds) if seconds else 0
+
+    def ended(self, end: End, still_open: Iterable[tuple[int, ...]]) -> None:
         """Nothing more will stand in this segment. `still_open` are the Begins that nothing up to here has ended."""
         self.end = end
         self.still_open = tuple(sorted(still_open))
@@ -97,25 +111,22 @@ class Book:
         row = SegmentRow(
             number=self.number,
             segment_bytes=self.segment_bytes,
+            incarnation=end.incarnation,
             end=end.offset,
+            head=end.head,
+            batch=end.batch,
+            closed=end.closed,
             records=self.records,
-            begins=self._begins,
-            completions=self._completions,
-            charged_micro_usd=self._charged_micro_usd,
-            admitted_until_unix_ms=self._admitted_until,
-            expires_until_unix_ms=self._expires_until,
+            begins=self.begins,
+            completions=self.completions,
+            charged_micro_usd=self.charged_micro_usd,
+            admitted_until_unix_ms=self.admitted_until_unix_ms,
+            expires_until_unix_ms=self.expires_until_unix_ms,
         )
         assert end.ledger_id is not None
         seed = seal_format.seed_of(end.ledger_id, self.number, self.number)
-        sums = tuple(WindowSum(*window, charged) for window, charged in sorted(self._sums.items()))
-        entries = sorted(
-            seal_format.encode_entry(
-                key,
-                (one.begin.segment, one.begin.offset),
-                (one.completed.segment, one.completed.offset) if one.completed else None,
-            )
-            for key, one in self.recorded.items()
-        )
+        sums = tuple(WindowSum(*window, charged) for window, charged in sorted(self.sums.items()))
+        entries = sorted(self._entries())
 
         def document(count: int) -> SealDocument:
             return SealDocument(
@@ -128,7 +139,15 @@ class Book:
                 sums=sums,
             )
 
+        assert sum(self.sums.values()) == self.charged_micro_usd, "what windows were charged is not what requests were"
         return write_seal(files, directory, entries, seed, document)
+
+    def _entries(self) -> Iterator[bytes]:
+        for key, one in self.recorded.items():
+            completed = (one.completed.segment, one.completed.offset) if one.completed else None
+            yield seal_format.encode_entry(key, (one.begin.segment, one.begin.offset), completed)
+        for key, (segment, offset, *completed_at) in self.placed.items():
+            yield seal_format.encode_entry(key, (segment, offset), tuple(completed_at) or None)
 
 
 class Index:
@@ -142,7 +161,7 @@ class Index:
         self.open: dict[bytes, Recorded] = {}  # begun, and ended by nothing
 
     def find(self, key: bytes) -> Recorded | None:
-        """Raises LedgerUnavailable where what a seal says, or names, can't be read back."""
+        """Raises LedgerUnavailable where a seal, or what it names, can't be read, RecordDamaged where it is damaged."""
         recorded = self.book.recorded.get(key)
         if recorded is None and (self.waiting or self.sealed):
             return self._found_behind(key)
@@ -159,18 +178,23 @@ class Index:
         recorded = self.in_memory(key)
         if recorded is not None:
             return recorded
+        for book in reversed(self.waiting):
+            if (placed := book.placed.get(key)) is not None:
+                return self._recorded(placed[0], placed[1], *placed[2:])
         for seal in reversed(self.sealed):
             entry = seal.find(key)
             if entry is not None:
-                return self._recorded(entry)
+                return self._recorded(*entry.begin, *(entry.completed or ()))
         return None
 
-    def _recorded(self, entry: Entry) -> Recorded | None:
+    def _recorded(self, segment: int, offset: int, ends_in: int = 0, ends_at: int = 0) -> Recorded | None:
         try:
-            begin, place = self._read_back.begin(*entry.begin)
-            completed = Place(*entry.completed, self._read_back.length(*entry.completed)) if entry.completed else None
-        except (OSError, FormatFault) as fault:
-            if isinstance(fault, FileNotFoundError) and entry.begin[0] <= self._read_back.dropped_until:
+            begin, place = self._read_back.begin(segment, offset)
+            completed = Place(ends_in, ends_at, self._read_back.length(ends_in, ends_at)) if ends_in else None
+        except FormatFault as fault:
+            raise RecordDamaged(f"a record can't be read back: {fault}") from fault
+        except OSError as fault:
+            if isinstance(fault, FileNotFoundError) and segment <= self._read_back.dropped_until:
                 return None  # it was dropped, and whoever asks for it again is late
             raise LedgerUnavailable(f"a record can't be read back: {fault}") from fault
         return recorded_of(begin, place, completed)
@@ -184,7 +208,9 @@ class Index:
         assert (recorded.begin.segment, recorded.begin.offset) == (record.begin_segment, record.begin_offset)
         self.book.completed(key, recorded, caller, record, place)
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: End, still_open: Iterable[tuple[int, ...]] | None = None) -> None:
         """The book's segment has ended; whoever calls gives the next book, and has this one sealed."""
-        self.book.ended(end, [(one.begin.segment, one.begin.offset) for one in self.open.values()])
+        if still_open is None:
+            still_open = [(one.begin.segment, one.begin.offset) for one in self.open.values()]
+        self.book.ended(end, still_open)
         self.waiting.append(self.book)

@@ -16,17 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sidecar.contract.values import CheckpointRecord, LowWaterRecord
 from sidecar.ledger.commit_thread import CommitThread, Job, Told
-from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.index import Book, Index
+from sidecar.ledger.landing import Landed, Landing
+from sidecar.ledger.retaining import Retaining, ToRecord, Work
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.sealed import Sealed, entries_bytes, merged, pair_to_merge
 
 SEALS_MAX: Final = 3  # so many searches an unknown id costs
 _BREATH_SECONDS: Final = 0.003
-
-Work = Callable[[], Told]
 
 
 class KeepingThread(CommitThread[Job]):
@@ -51,14 +52,18 @@ class Keeping:
         files: DiskFiles,
         directory: Path,
         index: Index,
-        base: Callable[[], End],
+        retaining: Retaining,
+        end: Callable[[], End],
+        append: Callable[[LowWaterRecord | CheckpointRecord], Landing],
         on_trouble: Callable[[str], None],
         thread: type[KeepingThread[Work]] = KeepingThread,
     ) -> None:
         self._files = files
         self._directory = directory
         self._index = index
-        self._base = base
+        self._retaining = retaining
+        self._end = end
+        self._append = append
         self._on_trouble = on_trouble
         self._thread = thread(self._done)
         self._under_way = False
@@ -79,6 +84,10 @@ class Keeping:
         self._thread.join()
 
     def segment_ended(self) -> None:
+        self.try_again()
+
+    def try_again(self) -> None:
+        """Also what failed before."""
         self._trouble = None
         self.go_on()
 
@@ -87,20 +96,28 @@ class Keeping:
         if self._under_way or self._stopping or self._trouble is not None:
             return
         work = self._next()
-        if work is not None:
+        if isinstance(work, ToRecord):
+            self._under_way = True
+            self._append(work.record).then(partial(self._recorded, work.then))
+        elif work is not None:
             self._under_way = True
             self._thread.hand_over(work)
 
-    def _next(self) -> Work | None:
+    def _next(self) -> Work | ToRecord | None:
         if self._replaced:
-            return partial(self._remove, self._replaced)
+            replaced, self._replaced = self._replaced, []
+            return partial(self._remove, replaced)
         if self._index.waiting:
             return partial(self._seal, self._index.waiting[0])
         sealed = self._index.sealed
         if len(sealed) > SEALS_MAX:
             at = pair_to_merge([entries_bytes(seal.document) for seal in sealed])
-            return partial(self._merge, sealed[at], sealed[at + 1], self._base())
-        return None
+            return partial(self._merge, sealed[at], sealed[at + 1], self._retaining.base)
+        gone = [seal for seal in sealed if seal.document.last <= self._retaining.base.segment]
+        if gone:
+            del sealed[: len(gone)]
+            return partial(self._remove, gone)
+        return self._retaining.next(self._end(), self._breathe)
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
@@ -127,7 +144,7 @@ class Keeping:
                 seal.close()
             with suppress(OSError):
                 self._files.unlink(seal.path)
-        return self._replaced.clear
+        return lambda: None
 
     def _breathe(self) -> None:
         if self._stopping:
@@ -135,6 +152,12 @@ class Keeping:
         self._thread.breathe()
 
     # --- on the Trio side -------------------------------------------------------------------------------------
+
+    def _recorded(self, then: Told, landed: Landed) -> None:
+        if isinstance(landed, LedgerUnavailable):
+            self._failed(str(landed))
+        else:
+            self._told(then)
 
     def _finished(self) -> None:
         self._under_way = False

@@ -17,20 +17,22 @@ from pathlib import Path
 from typing import Final
 
 import trio
-from msgspec import structs
+from msgspec import Struct, structs
 
 from sidecar.config.values import smallest_segment_bytes
 from sidecar.contract.values import (
     STORED_AS_IS,
     BeginRecord,
+    CheckpointRecord,
     ClosedRecord,
     CompletedRecord,
+    LowWaterRecord,
     OpenedRecord,
 )
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
 from sidecar.ledger.face import Recorded
-from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import Book, WindowOf, key_of
@@ -38,7 +40,10 @@ from sidecar.ledger.keeping import Keeping
 from sidecar.ledger.landing import Landing, Place
 from sidecar.ledger.lock import take_lock
 from sidecar.ledger.opening import Opening, Told
+from sidecar.ledger.pressure import Pressure
+from sidecar.ledger.recovery import end_after
 from sidecar.ledger.report import Recovery, Statistics
+from sidecar.ledger.retaining import Retaining
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.spares import SpareMaker
@@ -50,42 +55,44 @@ _THREADS: Final = Threads()
 _TOLD_NOBODY: Final = Told()
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
-_DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What a ledger is opened with."""
+
+    segment_bytes: int
+    requests_in_flight_max: int
+    clock_unix_ms: Callable[[], int]
+    randbytes: Callable[[int], bytes]
+    threads: Threads
+    window_of: WindowOf
+    retention_days: int | None
+    on_pressure: Callable[[str | None], None]
+    on_trouble: Callable[[str], None]
 
 
 class Ledger:
     """One ledger directory, held by this process. Made by `Ledger.open`."""
 
     def __init__(
-        self,
-        lock: int,
-        files: DiskFiles,
-        opening: Opening,
-        found: Recovery,
-        directory: Path,
-        window_of: WindowOf,
-        on_trouble: Callable[[str], None],
+        self, lock: int, files: DiskFiles, opening: Opening, found: Recovery, directory: Path, terms: Terms
     ) -> None:
         self._lock = lock
         self._files = files
         self._index = opening.index
         self._read_back = opening.read_back
-        self._base = opening.base
-        self._dropped = opening.dropped
         self._directory = directory
-        self._window_of = window_of
-        self._on_trouble = on_trouble
+        self._terms = terms
         self._live: set[bytes] = set()
         self._on_the_way: set[bytes] = set()  # requests with a record queued: a second one would be a wrong line
-        self._low_water_unix_ms = max(opening.found.end.low_water_unix_ms, opening.base.low_water_unix_ms)
+        self._landed: End  # where the record ends; known to the Trio side alone
         self._writer: Writer
         self._room: Room
         self._spare_maker: SpareMaker
-        self._spares_wanted = 0
-        self._clock_unix_ms: Callable[[], int] = unix_ms
-        self._on_pressure: Callable[[str | None], None]
+        self._keeping: Keeping
+        self._spares_wanted = spares_wanted(terms.requests_in_flight_max, terms.segment_bytes)
         self.recovery = found
-        self.pressure: str | None = None
+        self._pressure = Pressure(files, directory, lambda: self._room, terms.segment_bytes, terms.on_pressure)
 
     # --- opening ----------------------------------------------------------------------------------------------
 
@@ -103,15 +110,28 @@ class Ledger:
         threads: Threads = _THREADS,
         told: Told = _TOLD_NOBODY,
         window_of: WindowOf = lambda caller: 0,
+        retention_days: int | None = None,
         on_pressure: Callable[[str | None], None] = lambda why: None,
         on_trouble: Callable[[str], None] = lambda why: None,
     ) -> Ledger:
         """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
 
         `told` hears what is on record. `window_of` gives a caller's window in seconds, 0 for one that has none.
+        Segments of which all is older than `retention_days` are dropped while it runs; None keeps all.
         `on_pressure` is told why when pressure begins, and None when it is over; `on_trouble` of upkeep that failed.
         """
         assert segment_bytes >= smallest_segment_bytes(frame_bytes_max)
+        terms = Terms(
+            segment_bytes=segment_bytes,
+            requests_in_flight_max=requests_in_flight_max,
+            clock_unix_ms=clock_unix_ms,
+            randbytes=randbytes,
+            threads=threads,
+            window_of=window_of,
+            retention_days=retention_days,
+            on_pressure=on_pressure,
+            on_trouble=on_trouble,
+        )
         files = files or DiskFiles()
         files.make_directory(directory)
         lock = take_lock(files, directory)
@@ -135,48 +155,45 @@ class Ledger:
                 records_read=found.records,
                 set_aside=set_aside,
                 set_aside_bytes=found.tail.length if found.tail else 0,
-                indeterminate=tuple(opening.open.values()),
+                indeterminate=opening.open,
             )
-            ledger = cls(lock, files, opening, summary, directory, window_of, on_trouble)
-            ledger._begin_segment(found.end, segment_bytes, clock_unix_ms, randbytes, threads)
+            ledger = cls(lock, files, opening, summary, directory, terms)
+            ledger._begin_segment(found.end, opening)
             if_it_fails.pop_all()
-        ledger._spares_wanted = spares_wanted(requests_in_flight_max, segment_bytes)
-        ledger._on_pressure = on_pressure
         return ledger
 
-    def _begin_segment(
-        self,
-        end: End,
-        segment_bytes: int,
-        clock_unix_ms: Callable[[], int],
-        randbytes: Callable[[int], bytes],
-        threads: Threads,
-    ) -> None:
+    def _begin_segment(self, end: End, opening: Opening) -> None:
         """A new segment behind what was found, with the Opened record as the probe that the disk takes writes."""
-        known = structs.replace(end, ledger_id=end.ledger_id or randbytes(on_disk.SALT_BYTES))
-        make = partial(spares.make_spare, self._files, self._directory, segment_bytes, randbytes)
+        terms = self._terms
+        known = structs.replace(end, ledger_id=end.ledger_id or terms.randbytes(on_disk.SALT_BYTES))
+        make = partial(spares.make_spare, self._files, self._directory, terms.segment_bytes, terms.randbytes)
         slot = make(lambda: True)
         try:
-            self._begin_in(slot, known, segment_bytes, clock_unix_ms, threads)
+            self._begin_in(slot, known)
         except BaseException:
             self._files.close(slot.descriptor)
             raise
+        pressure = self._pressure
+        self._spare_maker = terms.threads.spares(make, pressure.explain, pressure.spare_made, pressure.spare_failed)
         self._keeping = Keeping(
-            self._files, self._directory, self._index, lambda: self._base, self._on_trouble, threads.keeping
+            self._files,
+            self._directory,
+            self._index,
+            Retaining(self._files, self._directory, opening, terms.retention_days, terms.clock_unix_ms),
+            end=lambda: self._landed,
+            append=self._append_for_upkeep,
+            on_trouble=terms.on_trouble,
+            thread=terms.threads.keeping,
         )
-        explain = partial(self._explain, segment_bytes)
-        self._spare_maker = threads.spares(make, explain, self._spare_made, self._spare_failed)
 
-    def _begin_in(
-        self, slot: Slot, end: End, segment_bytes: int, clock_unix_ms: Callable[[], int], threads: Threads
-    ) -> None:
+    def _begin_in(self, slot: Slot, end: End) -> None:
+        clock_unix_ms, segment_bytes = self._terms.clock_unix_ms, self._terms.segment_bytes
         incarnation = end.incarnation + 1
         slot.number = end.segment + 1
         if self._index.book.number:
             self._index.ended(end)
-        self._book(slot, segment_bytes, structs.replace(end, incarnation=incarnation, closed=False))
+        self._book(slot, structs.replace(end, incarnation=incarnation, closed=False))
         self._room = Room(segment_bytes, slot, on_disk.BLOCK_BYTES, lambda: self._spare_maker.want(1))
-        self._clock_unix_ms = clock_unix_ms
         self._writer = Writer(
             self._files,
             self._directory,
@@ -185,33 +202,22 @@ class Ledger:
             segment_bytes,
             clock_unix_ms,
             on_landed=self._batch_landed,
-            thread=threads.commit,
+            thread=self._terms.threads.commit,
         )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
         framed = on_disk.encode_record(opened)
         self._writer.write_first(Append(framed, self._room.place_closed(len(framed)), lambda _: None))
 
-    def _book(self, slot: Slot, segment_bytes: int, before: End) -> None:
-        """The book of the segment that begins, with where it begins."""
-        self._index.book = Book(slot.number, segment_bytes, before, self._window_of)
+    def _book(self, slot: Slot, before: End) -> None:
+        """The book of the segment that begins, with where the one before it ended."""
+        self._index.book = Book(slot.number, self._terms.segment_bytes, before, self._terms.window_of)
         self._landed = structs.replace(before, segment=slot.number)
-
-    def _explain(self, needed_bytes: int, error: Exception) -> str:
-        try:
-            had = f"{self._files.free_bytes(self._directory)} are free"
-        except OSError as unknown:
-            had = f"how many are free can't be told ({unknown.strerror or unknown})"
-        return (
-            f"no spare segment can be made ({getattr(error, 'strerror', None) or error}):"
-            f" {needed_bytes} bytes are needed and"
-            f" {had} in {self._directory}; {_DISK_FULL_ADVICE}"
-        )
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        self._token = trio.lowlevel.current_trio_token()
+        self._pressure.start()
         self._writer.start()
         self._spare_maker.start()
         self._keeping.start()
@@ -229,7 +235,7 @@ class Ledger:
         self._spare_maker.stop()
         self._keeping.stop()
         if clean and self.poisoned is None:
-            framed = on_disk.encode_record(ClosedRecord(closed_at_unix_ms=self._clock_unix_ms()))
+            framed = on_disk.encode_record(ClosedRecord(closed_at_unix_ms=self._terms.clock_unix_ms()))
             with suppress(LedgerUnavailable, NoRoom):  # the next open then finds no clean exit, which is the truth
                 closing = Append(framed, self._room.place_closed(len(framed)), lambda _: None)
                 self._writer.append(closing)
@@ -263,7 +269,11 @@ class Ledger:
 
     @property
     def low_water_unix_ms(self) -> int:
-        return self._low_water_unix_ms
+        return self._landed.low_water_unix_ms
+
+    @property
+    def pressure(self) -> str | None:
+        return self._pressure.why
 
     @property
     def poisoned(self) -> str | None:
@@ -311,9 +321,8 @@ class Ledger:
         """Before its records are entered: with the first of a segment, all of the segment before are."""
         book = self._index.book
         if batch.slot.number != book.number:
-            end = structs.replace(self._landed, low_water_unix_ms=self._low_water_unix_ms)
-            self._index.ended(end)
-            self._book(batch.slot, book.segment_bytes, end)
+            self._index.ended(self._landed)
+            self._book(batch.slot, self._landed)
             self._keeping.segment_ended()
         self._index.book.records += len(framed_bytes)
         self._landed = structs.replace(self._landed, offset=batch.end, head=batch.head, batch=batch.number)
@@ -346,33 +355,26 @@ class Ledger:
 
         return self._append(key, Append(framed, slot, enter))
 
+    def _append_for_upkeep(self, record: LowWaterRecord | CheckpointRecord) -> Landing:
+        if self.poisoned:
+            return Landing.failed(LedgerUnavailable(self.poisoned))
+        framed = on_disk.encode_record(record)
+        try:
+            slot = self._room.place_completion(len(framed), live=False)
+        except NoRoom:
+            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
+
+        def enter(place: Place) -> None:
+            self._landed = end_after(record, self._landed)
+
+        append = Append(framed, slot, enter)
+        self._writer.append(append)
+        return append
+
     def _append(self, key: bytes, append: Append) -> Landing:
         self._on_the_way.add(key)
         self._writer.append(append)
         return append
-
-    def _spare_made(self, spare: Slot) -> None:
-        def ready() -> None:
-            self._room.spares.append(spare)
-            self._pressed(None)
-
-        self._on_trio_side(ready)
-
-    def _spare_failed(self, why: str) -> None:
-        self._on_trio_side(partial(self._pressed, why))
-
-    def _pressed(self, why: str | None) -> None:
-        """Tells of the first failure and of the success that ends it, not of each try in between."""
-        changed = (why is None) != (self.pressure is None)
-        self.pressure = why
-        if changed:
-            self._on_pressure(why)
-
-    def _on_trio_side(self, callback: Callable[[], None]) -> None:
-        try:
-            self._token.run_sync_soon(callback)
-        except trio.RunFinishedError:
-            return
 
     # --- replay -----------------------------------------------------------------------------------------------
 
@@ -380,14 +382,16 @@ class Ledger:
         assert recorded.completed is not None
         try:
             body = await trio.to_thread.run_sync(self._read_back.record, recorded.completed)
-        except (OSError, FormatFault, RuntimeError) as fault:  # the last one: no thread can be started
+        except FormatFault as fault:
+            raise RecordDamaged(f"the recorded answer can't be read back: {fault}") from fault
+        except (OSError, RuntimeError) as fault:  # the second: no thread can be started
             raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
         completed = body.completed
         if not completed or (completed.begin_segment, completed.begin_offset) != (
             recorded.begin.segment,
             recorded.begin.offset,
         ):
-            raise LedgerUnavailable("the recorded answer can't be read back: another record stands in its place")
+            raise RecordDamaged("the recorded answer can't be read back: another record stands in its place")
         if completed.response[:1] != STORED_AS_IS:
             raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
         return completed.response[1:]

@@ -6,6 +6,7 @@ however long a ledger without seals is, memory holds one segment of it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,15 +14,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
+from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger import recovery
 from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.faults import SEAL_AGAIN, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, SegmentHeader
-from sidecar.ledger.index import Book, Index, WindowOf, key_of, recorded_of
+from sidecar.ledger.index import Book, Index, WindowOf, key_of_new, recorded_of
 from sidecar.ledger.landing import Place
+from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, whole
 from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.recovery import Found, segment_path
 from sidecar.ledger.seal_format import End, SegmentRow, segments_of_name
@@ -33,12 +35,24 @@ _NO_BOOK: Final = 0
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """Who hears of what an opening finds. Begins and completions that are summed in seals are not told one by one:
-    `on_sum` gets the caller, an instant of the window, and what was charged in it."""
+    """Who hears of what an opening finds: of each request that nothing on record has ended, and of sums of the rest:
+    the caller, an instant of a window of its, and what was charged in that."""
 
-    on_begin: Callable[[BeginRecord], None] = lambda begin: None
-    on_completed: Callable[[BeginRecord, CompletedRecord], None] = lambda begin, completed: None
+    on_open: Callable[[BeginRecord], None] = lambda begin: None
     on_sum: Callable[[str, int, int], None] = lambda caller, at_unix_ms, charged_micro_usd: None
+
+
+Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
+
+
+class _Window:
+    """What a caller was charged in one window; most charges in a row are of the same."""
+
+    __slots__ = ("charged_micro_usd", "end", "key", "start")
+
+    def __init__(self) -> None:
+        self.start, self.end, self.charged_micro_usd = 0, 0, 0
+        self.key = ("", 0, 0)
 
 
 class Opening:
@@ -55,7 +69,10 @@ class Opening:
         self.dropped = Dropped()
         self.checkpoint_sha256 = b""
         self.index = Index(self.read_back, Book(_NO_BOOK, 0, End(), window_of))
-        self.open: dict[tuple[int, int], BeginRecord] = {}
+        self.open: tuple[BeginRecord, ...] = ()
+        self._open: dict[tuple[int, ...], tuple[bytes, Begun, int]] = {}  # place -> key, record, its length
+        self._open_before: set[bytes] = set()
+        self._windows: defaultdict[str, _Window] = defaultdict(_Window)
         self.found: Found
 
     def read(self) -> Found:
@@ -68,9 +85,15 @@ class Opening:
         start = self.index.sealed[-1].document.end if self.index.sealed else self.base
         self._take_open()
         self._take_sums()
-        self.found = recovery.read(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
+        self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
         self._check_checkpoint()
+        self.tell()
         return self.found
+
+    def tell(self) -> None:
+        """What the reading came to, now that it is over."""
+        self._sum_up()
+        self.open = tuple(self._taken_open())
 
     @property
     def rows(self) -> Iterator[SegmentRow]:
@@ -171,8 +194,9 @@ class Opening:
                 raise recovery.damaged(
                     segment_path(self._directory, segment), offset, "no_record", fault=fault
                 ) from fault
-            self._begun(begin, place)
-            self.index.open[key_of(begin.caller_runtime_id, begin.request_id)] = recorded_of(begin, place)
+            key = key_of_new(begin.caller_runtime_id, begin.request_id)
+            self._open[segment, offset] = key, begin, place.length
+            self._open_before.add(key)
 
     def _take_sums(self) -> None:
         for seal in self.index.sealed:
@@ -197,26 +221,28 @@ class Opening:
                     if start is not None and begin.admitted_at_unix_ms >= start:
                         self._told.on_sum(begin.caller_runtime_id, begin.admitted_at_unix_ms, charged)
 
-    def _charges_in(self, row: SegmentRow) -> list[tuple[BeginRecord, int]]:
-        begun: dict[tuple[int, int], BeginRecord] = {}
-        charged: list[tuple[BeginRecord, int]] = []
+    def _charges_in(self, row: SegmentRow) -> list[tuple[Begun, int]]:
+        begun: dict[tuple[int, int], BeginAtOpen] = {}
+        charged: list[tuple[Begun, int]] = []
 
-        def take(body: RecordBody, place: Place) -> None:
-            if body.begin:
-                begun[place.segment, place.offset] = body.begin
-            elif body.completed:
-                named = body.completed.begin_segment, body.completed.begin_offset
-                begin = begun.pop(named, None) or self.read_back.begin(*named)[0]
-                charged.append((begin, body.completed.charge_micro_usd))
+        def take(segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+            for record, offset, _ in records:
+                if type(record) is BeginAtOpen:
+                    begun[segment, offset] = record
+                elif type(record) is CompletedRecord:
+                    named = record.begin_segment, record.begin_offset
+                    begin = begun.pop(named, None) or self.read_back.begin(*named)[0]
+                    charged.append((begin, record.charge_micro_usd))
 
-        recovery.read_one(self._files, self._directory, row.number, take)
+        recovery.replay_one(self._files, self._directory, row.number, take)
         return charged
 
     # --- what is not sealed -------------------------------------------------------------------------------------
 
     def _enter(self, header: SegmentHeader, before: End) -> None:
         if self.index.book.number:
-            self.index.ended(before)
+            self._sum_up()
+            self.index.ended(before, self._open)
             self._seal()
         self.index.book = Book(header.segment, header.segment_bytes, before, self._window_of)
 
@@ -233,25 +259,71 @@ class Opening:
                 seal.close()
                 self._files.unlink(seal.path)
 
-    def take(self, body: RecordBody, place: Place) -> None:
-        """Raises FormatFault for a record that contradicts the ones before it."""
-        self.index.book.records += 1
-        if body.begin:
-            begin = body.begin
-            key = key_of(begin.caller_runtime_id, begin.request_id)
-            if self.index.in_memory(key):
-                raise FormatFault("a request that had not begun before")
-            self.index.begun(key, begin, place)
-            self._begun(begin, place)
-        elif body.completed:
-            completed = body.completed
-            opened = self.open.pop((completed.begin_segment, completed.begin_offset), None)
-            if opened is None:
-                raise FormatFault("the completion of a request that is open")
-            caller = opened.caller_runtime_id
-            self.index.completed(key_of(caller, opened.request_id), caller, completed, place)
-            self._told.on_completed(opened, completed)
+    def take(self, segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+        """One batch, in one loop: there are many. Raises FormatFault for a record that contradicts those before it."""
+        book, still_open = self.index.book, self._open
+        placed = book.placed
+        book.records += len(records)
+        admitted_until, expires_until = book.admitted_until_unix_ms, book.expires_until_unix_ms
+        for record, offset, length in records:
+            if type(record) is BeginAtOpen:
+                key = key_of_new(record.caller_runtime_id, record.request_id)
+                place = segment, offset
+                if placed.setdefault(key, place) is not place or key in self._open_before:
+                    raise FormatFault("a request that had not begun before")
+                still_open[place] = key, record, length
+                book.begins += 1
+                if record.admitted_at_unix_ms > admitted_until:
+                    admitted_until = record.admitted_at_unix_ms
+                if record.expires_at_unix_ms > expires_until:
+                    expires_until = record.expires_at_unix_ms
+            elif type(record) is CompletedRecord:
+                named = record.begin_segment, record.begin_offset
+                begun = still_open.pop(named, None)
+                if begun is None:
+                    raise FormatFault("the completion of a request that is open")
+                key, begin, _ = begun
+                placed[key] = (*named, segment, offset)
+                admitted_at = begin.admitted_at_unix_ms
+                window = self._windows[begin.caller_runtime_id]
+                if not window.start <= admitted_at < window.end:
+                    self._aim(window, begin.caller_runtime_id, admitted_at)
+                window.charged_micro_usd += record.charge_micro_usd
+                book.completions += 1
+                book.charged_micro_usd += record.charge_micro_usd
+                if admitted_at > admitted_until:
+                    admitted_until = admitted_at
+        book.admitted_until_unix_ms, book.expires_until_unix_ms = admitted_until, expires_until
 
-    def _begun(self, begin: BeginRecord, place: Place) -> None:
-        self.open[place.segment, place.offset] = begin
-        self._told.on_begin(begin)
+    def _aim(self, window: _Window, caller: str, at_unix_ms: int) -> None:
+        """Sums what it holds, and begins anew at the window of this instant."""
+        self._sum(window)
+        window.key = _, seconds, window.start = self.index.book.window(caller, at_unix_ms)
+        window.end = window.start + 1000 * seconds if seconds else 1 << 64
+
+    def _sum(self, window: _Window) -> None:
+        sums = self.index.book.sums
+        if window.key[0]:
+            sums[window.key] = sums.get(window.key, 0) + window.charged_micro_usd
+        window.charged_micro_usd = 0
+
+    def _sum_up(self) -> None:
+        """What this segment's requests were charged, told and kept for its seal."""
+        for window in self._windows.values():
+            self._sum(window)
+        self._windows.clear()
+        for (caller, seconds, start), charged in self.index.book.sums.items():
+            if seconds:
+                self._told.on_sum(caller, start, charged)
+
+    def _taken_open(self) -> Iterator[BeginRecord]:
+        """What nothing has ended, in full; from now on the index knows it."""
+        for (segment, offset), (key, begun, length) in self._open.items():
+            try:
+                begin = whole(begun) if isinstance(begun, BeginAtOpen) else begun
+            except FormatFault as fault:
+                path = segment_path(self._directory, segment)
+                raise recovery.damaged(path, offset, "no_record", fault=fault) from fault
+            self.index.open[key] = recorded_of(begin, Place(segment, offset, length))
+            self._told.on_open(begin)
+            yield begin

@@ -49,8 +49,11 @@ class ReadBack:
         """How long the record that begins here says it is, with its header."""
         return on_disk.framed_length(self._read(segment, offset, on_disk.RECORD_HEADER_BYTES))
 
+    def path(self, segment: int) -> Path:
+        return segment_path(self._directory, segment)
+
     def _read(self, segment: int, offset: int, length: int) -> bytes:
-        descriptor = self._files.open_to_read(segment_path(self._directory, segment))
+        descriptor = self._files.open_to_read(self.path(segment))
         try:
             return self._files.read(descriptor, length, offset)
         finally:

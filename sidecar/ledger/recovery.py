@@ -30,16 +30,17 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct, structs
 
-from sidecar.contract.values import RecordBody
+from sidecar.contract.values import CheckpointRecord, ClosedRecord, LowWaterRecord, RecordBody
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BLOCK_BYTES, BatchHeader, FormatFault, OtherVersion, SegmentHeader
 from sidecar.ledger.landing import Place
+from sidecar.ledger.lean_records import LeanRecord, in_full, lean_records
 from sidecar.ledger.seal_format import End
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
@@ -137,24 +138,46 @@ class Found(Struct, kw_only=True):
     records: int = 0
 
 
-def changes_of(body: RecordBody, end: End) -> dict[str, Any]:
+_CHANGE_THE_END: Final = frozenset({LowWaterRecord, CheckpointRecord, ClosedRecord})
+
+
+def end_after(record: object, end: End) -> End:
     """What holds of the record's end from this record on."""
-    if body.low_water:
-        return {"low_water_unix_ms": max(end.low_water_unix_ms, body.low_water.expires_at_unix_ms)}
-    if body.checkpoint:
-        digest = bytes(body.checkpoint.file_sha256)
-        return {"checkpoint_segment": body.checkpoint.segment, "checkpoint_sha256": digest}
-    return {"closed": True} if body.closed else {}
+    if isinstance(record, LowWaterRecord):
+        return structs.replace(end, low_water_unix_ms=max(end.low_water_unix_ms, record.expires_at_unix_ms))
+    if isinstance(record, CheckpointRecord):
+        digest = bytes(record.file_sha256)
+        return structs.replace(end, checkpoint_segment=record.segment, checkpoint_sha256=digest)
+    return structs.replace(end, closed=True) if isinstance(record, ClosedRecord) else end
 
 
-def read(
+# A segment's number, and of one batch in it every record, with its offset in the file and its length.
+TakeBatch = Callable[[int, list[tuple[LeanRecord, int, int]]], None]
+Enter = Callable[[SegmentHeader, End], None]
+
+
+def _enter_nothing(header: SegmentHeader, before: End) -> None:
+    return
+
+
+def read(files: DiskFiles, directory: Path, take: Callable[[RecordBody, Place], None], *, cold: bool) -> Found:
+    """Every record in order and in full, through `take`; otherwise as `replay`."""
+
+    def take_batch(segment: int, records: list[tuple[LeanRecord, int, int]]) -> None:
+        for record, offset, length in records:
+            take(in_full(record), Place(segment, offset, length))
+
+    return replay(files, directory, take_batch, cold=cold)
+
+
+def replay(
     files: DiskFiles,
     directory: Path,
-    take: Callable[[RecordBody, Place], None],
+    take: TakeBatch,
     *,
     cold: bool,
     start: End | None = None,
-    enter: Callable[[SegmentHeader, End], None] = lambda header, before: None,
+    enter: Enter = _enter_nothing,
 ) -> Found:
     """Every record in order behind `start`, through `take`; raises LedgerDamaged. `cold`: past the page cache, as an
     open must. `enter` is told of each segment and where the one before it ended, which from then on is certain."""
@@ -200,13 +223,13 @@ def start_of(files: DiskFiles, directory: Path, segment: int) -> End:
     )
 
 
-def read_one(files: DiskFiles, directory: Path, segment: int, take: Callable[[RecordBody, Place], None]) -> None:
+def replay_one(files: DiskFiles, directory: Path, segment: int, take: TakeBatch) -> None:
     """The records of one segment that has another behind it. Raises LedgerDamaged, OSError."""
     found = Found(end=start_of(files, directory, segment))
     path = segment_path(directory, segment)
     descriptor = files.open_to_read(path)
     try:
-        _Segment(files, path, descriptor, found, take, lambda header, before: None).read(is_last=False)
+        _Segment(files, path, descriptor, found, take, _enter_nothing).read(is_last=False)
     finally:
         files.close(descriptor)
 
@@ -220,8 +243,8 @@ class _Segment:
         path: Path,
         descriptor: int,
         found: Found,
-        take: Callable[[RecordBody, Place], None],
-        enter: Callable[[SegmentHeader, End], None],
+        take: TakeBatch,
+        enter: Enter,
     ) -> None:
         self._files = files
         self._path = path
@@ -300,20 +323,22 @@ class _Segment:
             raise damaged(self._path, offset, "batch_behind_exit")
         if on_disk.chained_head(batch_header, batch, end.head) != batch_header.head:
             raise damaged(self._path, offset, "off_the_chain")
-        changes: dict[str, Any] = {}
         try:
-            for record in on_disk.records_of(batch_header, batch, offset):
-                if changes.get("closed"):
-                    raise FormatFault("nothing after a clean exit")
-                self._take(record.body, Place(header.segment, record.offset, record.length))
-                changes |= changes_of(record.body, end)
-                self._found.records += 1
+            records = lean_records(batch_header, batch, offset)
+            self._take(header.segment, records)
+            kinds = [type(record) for record, _, _ in records]
+            if ClosedRecord in kinds[:-1]:
+                raise FormatFault("nothing after a clean exit")
         except OtherVersion as fault:
             raise damaged(self._path, offset, "record_of_another_version", fault=fault) from fault
         except FormatFault as fault:
             raise damaged(self._path, offset, "no_record", fault=fault) from fault
+        self._found.records += len(records)
+        if not _CHANGE_THE_END.isdisjoint(kinds):
+            for record, _, _ in records:
+                end = end_after(record, end)
         self._found.end = structs.replace(
-            end, offset=offset + batch_header.total_bytes, head=batch_header.head, batch=batch_header.number, **changes
+            end, offset=offset + batch_header.total_bytes, head=batch_header.head, batch=batch_header.number
         )
 
     def _behind(self, header: SegmentHeader) -> tuple[int, Behind]:

@@ -46,6 +46,9 @@ _TRAILER: Final = struct.Struct(">8sIIIII")
 _CRC: Final = struct.Struct(">I")
 _SEED: Final = struct.Struct(">16sQQ")
 _ENTRY: Final = struct.Struct(">16sIBIIBI")
+_BEGUN_IN: Final = slice(16, 20)
+_ENDED_IN: Final = slice(25, 29)
+_NOWHERE: Final = bytes(4)
 _NAME: Final = re.compile(r"(\d{16})-(\d{16})\.seal")
 
 TRAILER_BYTES: Final = _TRAILER.size + _CRC.size
@@ -79,15 +82,20 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class SegmentRow(Struct, frozen=True, kw_only=True):
-    """What one segment holds; instants are Unix ms.
+    """What one segment holds, and how it ends; instants are Unix ms.
 
-    `end` is where its last batch ends. `admitted_until` is the latest admission of a request that begins or ends here,
-    `expires_until` the latest expires-at of one that begins here; 0 where there is none.
+    `end` is where its last batch ends, `head` and `batch` are of the chain there, `closed` is by a clean exit.
+    `admitted_until` is the latest admission of a request that begins or ends here, `expires_until` the latest
+    expires-at of one that begins here; 0 where there is none.
     """
 
     number: int
     segment_bytes: int
+    incarnation: int
     end: int
+    head: bytes
+    batch: int
+    closed: bool
     records: int
     begins: int
     completions: int
@@ -116,7 +124,7 @@ class SealDocument(Struct, frozen=True, kw_only=True):
     before_head: bytes
     end: End
     entries: int
-    open: tuple[tuple[int, int], ...]
+    open: tuple[tuple[int, ...], ...]
     segments: tuple[SegmentRow, ...]
     sums: tuple[WindowSum, ...]
 
@@ -155,7 +163,7 @@ def seed_of(ledger_id: bytes, first: int, last: int) -> int:
     return crc32(_SEED.pack(ledger_id, first, last))
 
 
-def encode_entry(key: bytes, begin: tuple[int, int], completed: tuple[int, int] | None) -> bytes:
+def encode_entry(key: bytes, begin: tuple[int, ...], completed: tuple[int, ...] | None) -> bytes:
     segment, offset = completed or (0, 0)
     return _ENTRY.pack(key, begin[0], begin[1] >> 32, begin[1] & 0xFFFFFFFF, segment, offset >> 32, offset & 0xFFFFFFFF)
 
@@ -167,6 +175,16 @@ def decode_entry(entry: bytes) -> Entry:
         begin=(begun_in, begun_high << 32 | begun_low),
         completed=(ended_in, ended_high << 32 | ended_low) if ended_in else None,
     )
+
+
+def begins_until(entry: bytes, segment: int) -> bool:
+    """Whether the Begin of an encoded entry stands in this segment or before it."""
+    return entry[_BEGUN_IN] <= segment.to_bytes(4, "big")
+
+
+def ends_until(entry: bytes, segment: int) -> bool:
+    """Whether the Completed of an encoded entry stands in this segment or before it."""
+    return _NOWHERE < entry[_ENDED_IN] <= segment.to_bytes(4, "big")
 
 
 def blocks_of(entries: Iterable[bytes], seed: int) -> Iterator[bytes]:

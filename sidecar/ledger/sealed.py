@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.ledger import seal_format as on_disk
-from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged, LedgerUnavailable
+from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged, LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, OtherVersion
 from sidecar.ledger.seal_format import (
@@ -31,7 +31,6 @@ from sidecar.ledger.seal_format import (
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _BLOCKS_AT_ONCE: Final = 64
-_COMPLETED_IN: Final = slice(KEY_BYTES + 9, KEY_BYTES + 13)  # of an entry: the segment of its Completed
 _BEGIN: Final = slice(KEY_BYTES, KEY_BYTES + 9)
 
 GoOn = Callable[[], None]
@@ -63,7 +62,7 @@ class Sealed:
         self._files.close(self._descriptor)
 
     def find(self, key: bytes) -> Entry | None:
-        """Raises LedgerUnavailable where the seal can't be read back as it was written."""
+        """Raises LedgerUnavailable where the seal can't be read, RecordDamaged where other bytes stand in it."""
         prefix = int.from_bytes(key[:8], "big")
         number = bisect_right(self._fences, prefix) - 1
         while number >= 0:
@@ -79,7 +78,7 @@ class Sealed:
         except OSError as error:
             raise LedgerUnavailable(f"{self.path.name} can't be read: {error.strerror or error}") from error
         if not on_disk.block_is_whole(block, self._seed):
-            raise LedgerUnavailable(f"{self.path.name} is damaged at byte {number * BLOCK_BYTES}")
+            raise RecordDamaged(f"{self.path.name} is damaged at byte {number * BLOCK_BYTES}")
         return block
 
     def entries(self, breathe: GoOn = lambda: None) -> Iterator[bytes]:
@@ -235,8 +234,7 @@ def _merged(older: Iterator[bytes], newer: Iterator[bytes], path: Path) -> Itera
 def _without_dropped(entries: Iterator[bytes], dropped_until: int) -> Iterator[bytes]:
     if not dropped_until:
         return entries
-    bound = dropped_until.to_bytes(4, "big")
-    return (entry for entry in entries if entry[_COMPLETED_IN] > bound or not any(entry[_COMPLETED_IN]))
+    return (entry for entry in entries if not on_disk.ends_until(entry, dropped_until))
 
 
 def _added(first: Iterable[WindowSum], second: Iterable[WindowSum], low_water_unix_ms: int) -> tuple[WindowSum, ...]:

@@ -24,7 +24,7 @@ from sidecar.contract.values import (
     refused,
 )
 from sidecar.ledger.face import LedgerFace, Recorded
-from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ops.log import Log
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
@@ -93,6 +93,8 @@ class Exchange:
         except Refused as refusal:
             self._refusals.tell(refusal.refusal, caller_id, request_id, str(refusal))
             return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
+        except LedgerUnavailable as fault:
+            return Answered(self._unreadable(fault, caller_id, request_id))
         except AssertionError:
             raise  # a broken invariant ends the daemon
         except Exception as bug:  # nothing is reserved yet: that is the last step
@@ -217,8 +219,13 @@ class Exchange:
         try:
             return await self._ledger.read_response(replay.recorded)
         except LedgerUnavailable as fault:
-            self._log.error("replay_failed", caller=replay.caller, request=replay.request_id, why=str(fault))
-            return error_frame("ledger_unavailable", str(fault), replay.caller, replay.request_id)
+            return self._unreadable(fault, replay.caller, replay.request_id)
+
+    def _unreadable(self, fault: LedgerUnavailable, caller_id: str, request_id: str) -> bytes:
+        """What is on record can't be read. Where it is damaged, that won't pass by itself."""
+        self._log.error("record_unreadable", caller=caller_id, request=request_id, why=str(fault))
+        damaged = isinstance(fault, RecordDamaged)
+        return error_frame("internal" if damaged else "ledger_unavailable", str(fault), caller_id, request_id)
 
     def stop(self, why: str) -> None:
         """Every running upstream call is dropped now; what is admitted later ends the same way."""

@@ -1,4 +1,4 @@
-"""The benchmark of the whole road, one command: `PYTHONPATH=tests python -m benchmarks`.
+"""The benchmark of the whole road, one command: `PYTHONPATH=tests python -m benchmarks`; with `ledger`, the ledger's.
 
 Prints a table of medians over the rounds with their spread, the ratios to the
 echo and to the bare syncs, and whether each bar holds. Absolute numbers are
@@ -8,8 +8,6 @@ this machine's; the ratios are what can be compared.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -17,7 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks import ledger
 from benchmarks.lean_client import LeanClient, find_compiler
+from benchmarks.printed import filesystem, machine, spread
 from benchmarks.road import CONNECTIONS, PAYLOAD_BYTES, SYNCED_BYTES, Bench, Load, Round
 
 P50_BAR = 3.5  # x (echo p50 + the two syncs), at 1 connection
@@ -29,19 +29,22 @@ _FLOOR = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = _arguments(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["ledger"]:
+        return ledger.main(given[1:])
+    asked = _arguments(given)
     asked.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as folder:
         client = LeanClient(Path(folder), find_compiler() if asked.compile else None)
-        print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} cores")
-        print(f"disk: {_filesystem(folder)}; client: {client.kind}; about {PAYLOAD_BYTES} bytes in and out")
+        print(machine())
+        print(f"disk: {filesystem(folder)}; client: {client.kind}; about {PAYLOAD_BYTES} bytes in and out")
         print(f"{asked.rounds} rounds of {asked.exchanges} exchanges; medians, and (least to most) over the rounds\n")
         rounds, memory = Bench(Path(folder), client, asked.exchanges).rounds(asked.rounds)
     _report(rounds)
     return _bars(rounds, memory)
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the road costs.")
     parser.add_argument("--rounds", type=int, default=7, help="by default %(default)s")
     parser.add_argument(
@@ -55,28 +58,18 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _filesystem(folder: str) -> str:
-    found = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False)
-    kind = found.stdout.strip() or "not known"
-    return kind + (" (in memory: a sync costs nothing here, use --directory)" if kind == "tmpfs" else "")
-
-
-def _spread(values: Sequence[float], form: str = "{:.0f}") -> str:
-    return f"{form.format(median(values))} ({form.format(min(values))} to {form.format(max(values))})"
-
-
 def _report(rounds: Sequence[Round]) -> None:
     print(f"{'':28}{'requests/s':>24}{'p50 us':>24}{'p99 us':>24}{'CPU us/request':>19}{'records/sync':>22}")
 
     def row(name: str, loads: list[Load]) -> None:
         cells = (
-            f"{_spread([load.run.per_second for load in loads]):>24}",
-            f"{_spread([load.run.quantile_us(0.5) for load in loads]):>24}",
-            f"{_spread([load.run.quantile_us(0.99) for load in loads]):>24}",
-            f"{_spread([load.cpu_us for load in loads]):>19}",
+            f"{spread([load.run.per_second for load in loads]):>24}",
+            f"{spread([load.run.quantile_us(0.5) for load in loads]):>24}",
+            f"{spread([load.run.quantile_us(0.99) for load in loads]):>24}",
+            f"{spread([load.cpu_us for load in loads]):>19}",
         )
         syncs = [load.records_per_sync for load in loads if load.records_per_sync]
-        print(f"{name:28}{''.join(cells)}{_spread(syncs, '{:.1f}') if syncs else '':>22}")
+        print(f"{name:28}{''.join(cells)}{spread(syncs, '{:.1f}') if syncs else '':>22}")
 
     for connections in CONNECTIONS:
         row(f"echo, {connections} connections", [one.echo[connections] for one in rounds])
@@ -84,7 +77,7 @@ def _report(rounds: Sequence[Round]) -> None:
     row(f"waiting, {CONNECTIONS[-1]} connections", [one.waiting for one in rounds])
     row(f"replays, {CONNECTIONS[-1]} connections", [one.replay for one in rounds])
     for size in SYNCED_BYTES:
-        print(f"{f'write + fdatasync, {size} bytes':28}{'':24}{_spread([one.sync_us[size] for one in rounds]):>24}")
+        print(f"{f'write + fdatasync, {size} bytes':28}{'':24}{spread([one.sync_us[size] for one in rounds]):>24}")
     print()
 
 
@@ -112,12 +105,12 @@ def _bars(rounds: Sequence[Round], memory: dict[str, float]) -> int:
     held = [median(p50) <= P50_BAR, median(rate) >= RATE_BAR, memory["idle"] <= IDLE_BAR_MB]
     said = ["holds" if holds else "DOES NOT HOLD" for holds in held]
     form = "{:.2f}"
-    print(f"p50 at 1 / (echo p50 + both syncs)   {_spread(p50, form)}   at most {P50_BAR}: {said[0]}")
-    print(f"requests/s at 64 / echo's            {_spread(rate, form)}   at least {RATE_BAR}: {said[1]}")
+    print(f"p50 at 1 / (echo p50 + both syncs)   {spread(p50, form)}   at most {P50_BAR}: {said[0]}")
+    print(f"requests/s at 64 / echo's            {spread(rate, form)}   at least {RATE_BAR}: {said[1]}")
     print(f"resident memory, idle                {memory['idle']:.1f} MB   at most {IDLE_BAR_MB:.0f}: {said[2]}")
     print(f"resident memory, after the load      {memory['after the load']:.1f} MB; bare imports {_floor_mb():.1f} MB")
     for name, ratios in others.items():
-        print(f"{name:37}{_spread(ratios, form)}")
+        print(f"{name:37}{spread(ratios, form)}")
     return 0 if all(held) else 1
 
 

@@ -21,3 +21,13 @@ def test_it_prints_a_row_for_every_load_and_every_bar(
     assert [row.split(" ")[0] for row in rows] == ["echo,", "daemon,"] * 3 + ["waiting,", "replays,"]
     assert printed.count(": holds") + printed.count(": DOES NOT HOLD") == 3
     assert (code == 0) == ("DOES NOT HOLD" not in printed)
+
+
+def test_of_the_ledger_it_prints_every_bar(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    few = {"requests": 200, "lookups": 50, "rounds": 1, "commits": 64, "directory": tmp_path}
+    code = main(["ledger", *(f"--{name}={value}" for name, value in few.items())])
+    printed = capfd.readouterr().out
+    assert printed.count("made: ") == 2
+    assert printed.count(": holds") + printed.count(": DOES NOT HOLD") == 6
+    assert (code == 0) == ("DOES NOT HOLD" not in printed)
+    assert not list(tmp_path.iterdir())

@@ -141,10 +141,10 @@ class Session:
 
     async def _replay(self) -> None:
         for request_id, answer in self._answered.items():
-            recorded = self._ledger.find("dungeon", request_id)
-            assert recorded is not None
-            assert recorded.completed is not None
             try:
+                recorded = self._ledger.find("dungeon", request_id)
+                assert recorded is not None
+                assert recorded.completed is not None
                 assert await self._ledger.read_response(recorded) == answer
             except LedgerUnavailable:
                 assert self._failing.fell

@@ -51,16 +51,14 @@ def completed(place: Place, charge: int = 60, response: bytes = b"the answer", *
 
 
 class Totals:
-    """Spend derived from records, as the daemon derives it at open; `begun` are those that no seal has summed."""
+    """Spend derived from records, as the daemon derives it at open."""
 
     def __init__(self) -> None:
         self.spent = 0
         self.reserved = 0
-        self.begun: list[str] = []
 
     def on_begin(self, record: v.BeginRecord) -> None:
         self.reserved += record.reservation_micro_usd
-        self.begun.append(record.request_id)
 
     def on_completed(self, record: v.BeginRecord, end: v.CompletedRecord) -> None:
         self.reserved -= record.reservation_micro_usd
@@ -71,7 +69,7 @@ class Totals:
 
     @property
     def told(self) -> Told:
-        return Told(on_begin=self.on_begin, on_completed=self.on_completed, on_sum=self.on_sum)
+        return Told(on_open=self.on_begin, on_sum=self.on_sum)
 
 
 class WatchedFiles(DiskFiles):

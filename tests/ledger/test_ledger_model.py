@@ -108,7 +108,7 @@ async def test_disk_and_memory_tell_the_same_through_every_reopen(
                 requests_in_flight_max=4, told=derived.told, window_of=lambda caller: 1,
             )  # fmt: skip
             assert (derived.spent, derived.reserved) == (both.live.spent, both.live.reserved)
-            assert all(both.disk.find("dungeon", name) for name in both.live.begun)
+            assert all(both.disk.find("dungeon", name) for name in {begin.request_id for begin in both.memory.begins})
             assert both.disk.recovery.clean == ended_cleanly
             assert sorted(begin.request_id for begin in both.disk.recovery.indeterminate) == unfinished(both.memory)
             await lived(both, steps, clean=clean)

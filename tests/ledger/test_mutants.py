@@ -20,6 +20,7 @@ from sidecar.ledger import format as on_disk
 from sidecar.ledger import ledger as ledger_module
 from sidecar.ledger import recovery, spares
 from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.index import Book
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.room import Room, Slot
 from sidecar.ledger.seal_format import End
@@ -88,18 +89,30 @@ def appended_to_the_segment_that_a_crash_left(patch: pytest.MonkeyPatch) -> None
     """Behind its last whole batch, over what is torn there."""
     begin_in = Ledger._begin_in
 
-    def go_on(self: Ledger, slot: Slot, end: End, segment_bytes: int, clock: Any, threads: Any) -> None:
+    def go_on(self: Ledger, slot: Slot, end: End) -> None:
+        terms = self._terms
+        segment_bytes, clock = terms.segment_bytes, terms.clock_unix_ms
         if end.closed or not end.segment:
-            begin_in(self, slot, end, segment_bytes, clock, threads)
+            begin_in(self, slot, end)
             return
         path = recovery.segment_path(self._directory, end.segment)
         descriptor = self._files.open_to_read(path)
         header = on_disk.decode_segment_header(self._files.read(descriptor, on_disk.BLOCK_BYTES, 0))
         last = Slot(path, descriptor, header.salt)
         last.number = end.segment
+        if not self._index.book.number:  # it has a seal
+            self._index.book = Book(end.segment, segment_bytes, end, terms.window_of)
+        self._landed = end
         self._room = Room(segment_bytes, last, end.offset, lambda: self._spare_maker.want(1))
         self._writer = Writer(
-            self._files, self._directory, end, end.incarnation, segment_bytes, clock, self._batch_landed, threads.commit
+            self._files,
+            self._directory,
+            end,
+            end.incarnation,
+            segment_bytes,
+            clock,
+            self._batch_landed,
+            terms.threads.commit,
         )
         self._writer._slot = last
         opened = OpenedRecord(incarnation=end.incarnation, opened_at_unix_ms=clock(), clean=False)
@@ -148,7 +161,7 @@ BY_STATES: dict[str, Mutant] = {
     "a batch is never synced": partial(not_synced_from, "_write"),
     "a header is not synced before it gets its name": partial(not_synced_from, "_put_to_use"),
     "the directory is not synced when a segment gets its name": partial(left_out, "sync_directory", "_put_to_use"),
-    "what is read at an open is not synced": partial(left_out, "forget_cache", "read"),
+    "what is read at an open is not synced": partial(left_out, "forget_cache", "replay"),
     "the names above the directory are not synced": partial(left_out, "sync_directory", "make_directory"),
     "the tail that is set aside is not synced": partial(left_out, "sync", "set_aside"),
     "its directory is not synced": partial(left_out, "sync_directory", "set_aside"),

@@ -116,11 +116,17 @@ async def test_a_broken_batch_before_a_whole_one_is_damage_with_its_place(
 async def test_a_broken_batch_in_an_earlier_segment_is_damage(open_ledger: OpenLedger, directory: Path) -> None:
     await written(open_ledger, clean=False)
     await written(open_ledger, start=10)
+    without_seals(directory)
     path = segment(directory, 1)
     last = end_of(path) - BLOCK_BYTES
     overwrite(path, last + 100, b"x")
     with pytest.raises(LedgerDamaged, match="segment before ended"):
         open_ledger()
+
+
+def without_seals(directory: Path) -> None:
+    for path in directory.glob("*.seal"):
+        path.unlink()
 
 
 async def test_a_missing_segment_is_damage(open_ledger: OpenLedger, directory: Path) -> None:
@@ -173,6 +179,8 @@ async def test_no_changed_byte_ever_gives_other_totals(open_ledger: OpenLedger, 
 
 
 def restore(directory: Path, names: dict[str, bytes]) -> None:
+    """These segments and no seals, so that an open reads all of them."""
+    without_seals(directory)
     for path in directory.glob("*.segment"):
         path.unlink()
     for name, content in names.items():

@@ -74,7 +74,7 @@ def read(segments: Mapping[int, Segment]) -> Found:
     files = {segment_path(FOLDER, number).name: bytes(segment.content) for number, segment in segments.items()}
     disk = SimDisk(Directory({name: File(content, len(content)) for name, content in files.items()}))
     opening = Opening(disk, FOLDER, window_of=lambda caller: 0, now_unix_ms=0, told=Told())
-    return recovery.read(disk, FOLDER, opening.take, cold=True)
+    return recovery.replay(disk, FOLDER, opening.take, cold=True)
 
 
 def ledger_with(change: Callable[[Segment], None], target: int) -> dict[int, Segment]:
@@ -142,16 +142,16 @@ MADE: dict[Damage, tuple[Callable[[Segment], None], Callable[[Segment], int], st
         "a record whose CRC fits",
     ),
     "record_of_another_version": (
-        record_with(4, 5, crc_fits=True),
+        record_with(4, 8, crc_fits=True),
         lambda segment: segment.end - BLOCK_BYTES,
-        "a newer version of sidecar wrote kind 5",
+        "a newer version of sidecar wrote kind 8",
     ),
 }
 BY_WHAT_IS_BEHIND = {decision for decision in DECISIONS.values() if decision in DAMAGES}
 
 
 def test_the_table_of_damages_is_whole() -> None:
-    assert set(DAMAGES) == {*MADE, *BY_WHAT_IS_BEHIND, "missing"}
+    assert set(DAMAGES) == {*MADE, *BY_WHAT_IS_BEHIND, "missing", "sealed_missing"}
 
 
 @pytest.mark.parametrize("target", [EARLIER, LAST], ids=["earlier", "last"])

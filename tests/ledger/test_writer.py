@@ -306,7 +306,7 @@ async def test_nothing_is_on_record_before_it_is_on_disk(open_ledger: OpenLedger
     assert (ledger.statistics().records, ledger.statistics().batches) == (1 + 1 + 8 + 1, 4)
 
 
-async def test_an_open_looks_past_the_page_cache(open_ledger: OpenLedger) -> None:
+async def test_an_open_looks_past_the_page_cache(open_ledger: OpenLedger, directory: Path) -> None:
     """A process before may have failed to write what the cache still shows (LEDGER section 0, finding 2)."""
     seen: list[str] = []
 
@@ -323,9 +323,11 @@ async def test_an_open_looks_past_the_page_cache(open_ledger: OpenLedger) -> Non
     for _ in range(2):
         async with open_ledger().running():
             pass
-    async with open_ledger(ColdFiles()).running():
+    seals = len(list(directory.glob("*.seal")))
+    ledger = open_ledger(ColdFiles())
+    assert seen == ["forget", "read"] * (seals + (2 - seals))
+    async with ledger.running():
         pass
-    assert seen == ["forget", "read"] * 2
 
 
 async def test_a_record_that_failed_can_be_asked_for_again_and_fails_again(open_ledger: OpenLedger) -> None:
@@ -435,7 +437,7 @@ async def test_of_two_completes_at_once_one_is_refused_before_it_is_written(open
             for _ in range(2):
                 nursery.start_soon(refused, told, lambda: ledger.complete(begin, end))
         await refused(told, lambda: ledger.complete(begin, end))
-    assert told == ["a request completes twice"] * 2
+    assert sorted(told) == ["a request completes that is not open", "a request completes twice"]
     assert open_ledger().recovery.records == 4
 
 

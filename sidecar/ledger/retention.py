@@ -1,0 +1,124 @@
+"""Dropping the oldest segments, and keeping of them what still counts.
+
+A segment can go when every request that begins in it, and in those before it,
+expired `retention_days` ago. No spend window is longer than that, so the
+windows of all of them have ended. Requests that nothing had ended by then are
+kept in full in a checkpoint, wherever they end later, or never. In this order,
+each step durable before the next:
+
+    LowWater record     what expires at or before it is refused, so nothing that is forgotten can run again
+    checkpoint file     the reader's state at the end of the last segment that goes
+    Checkpoint record   the chain says what that file holds
+    segments unlinked   the oldest first, and the seals and checkpoints that speak only of what is gone
+
+After a crash in between, the next opening goes on from the newest checkpoint file, and finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from sidecar.ledger import checkpoint as checkpoints
+from sidecar.ledger.checkpoint import Checkpoint, Dropped, KeptBegin
+from sidecar.ledger.faults import RESTORE, LedgerDamaged
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.format import FormatFault
+from sidecar.ledger.read_back import ReadBack
+from sidecar.ledger.recovery import segment_path, segments_in
+from sidecar.ledger.seal_format import End, SegmentRow, begins_until, decode_entry, ends_until
+from sidecar.ledger.sealed import Sealed
+
+DAY_MS: Final = 86_400_000
+
+
+class Going(Struct, frozen=True):
+    """The segments that can go, all up to that of the last row, and the newest expires-at in them."""
+
+    rows: tuple[SegmentRow, ...]
+    low_water_unix_ms: int
+
+    @property
+    def last(self) -> SegmentRow:
+        return self.rows[-1]
+
+
+def going(rows: Iterable[SegmentRow], *, now_unix_ms: int, retention_days: int) -> Going | None:
+    """Of sealed segments, the oldest first; None while all have to stay."""
+    gone = []
+    low_water_unix_ms = 0
+    for row in rows:
+        if row.expires_until_unix_ms + retention_days * DAY_MS > now_unix_ms:
+            break
+        gone.append(row)
+        low_water_unix_ms = max(low_water_unix_ms, row.expires_until_unix_ms)
+    return Going(tuple(gone), low_water_unix_ms) if gone else None
+
+
+def checkpoint_of(
+    going: Going,
+    seals: Sequence[Sealed],
+    read_back: ReadBack,
+    dropped: Dropped,
+    before: End,
+    breathe: Callable[[], None],
+) -> Checkpoint:
+    """What stays of the segments that go. `before` is where the record ends now. Raises LedgerDamaged, OSError."""
+    row = going.last
+    return Checkpoint(
+        begins=tuple(_kept(read_back, place) for place in sorted(_open_after(row.number, seals, breathe).values())),
+        dropped=Dropped(
+            records=dropped.records + sum(one.records for one in going.rows),
+            begins=dropped.begins + sum(one.begins for one in going.rows),
+            completions=dropped.completions + sum(one.completions for one in going.rows),
+            charged_micro_usd=dropped.charged_micro_usd + sum(one.charged_micro_usd for one in going.rows),
+        ),
+        end=End(
+            ledger_id=before.ledger_id,
+            incarnation=row.incarnation,
+            segment=row.number,
+            offset=row.end,
+            head=row.head,
+            batch=row.batch,
+            closed=row.closed,
+            low_water_unix_ms=max(before.low_water_unix_ms, going.low_water_unix_ms),
+        ),
+    )
+
+
+def _open_after(segment: int, seals: Sequence[Sealed], breathe: Callable[[], None]) -> dict[bytes, tuple[int, int]]:
+    """Key -> Begin of the requests that began by the end of this segment and that nothing had ended by then."""
+    found: dict[bytes, tuple[int, int]] = {}
+    for seal in seals:
+        if seal.document.first > segment:
+            break
+        for entry in seal.entries(breathe):
+            if ends_until(entry, segment):
+                found.pop(decode_entry(entry).key, None)  # an older seal had only its Begin
+            elif begins_until(entry, segment):
+                decoded = decode_entry(entry)
+                found[decoded.key] = decoded.begin
+    return found
+
+
+def _kept(read_back: ReadBack, place: tuple[int, int]) -> KeptBegin:
+    try:
+        read_back.begin(*place)
+        return KeptBegin(*place, read_back.framed(*place))
+    except FormatFault as fault:
+        raise LedgerDamaged(read_back.path(place[0]), place[1], str(fault), RESTORE) from fault
+
+
+def remove_gone(files: DiskFiles, directory: Path, until: int) -> None:
+    """Segments up to this one, and checkpoints that came before its own. Raises OSError."""
+    for number in segments_in(files, directory):
+        if number <= until:
+            files.unlink(segment_path(directory, number))
+    for name in files.names(directory):
+        segment = checkpoints.segment_of_name(name)
+        if segment is not None and segment < until:
+            files.unlink(directory / name)
+    files.sync_directory(directory)
