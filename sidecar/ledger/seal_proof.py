@@ -57,31 +57,42 @@ class SegmentSums:
     """What the row of one segment must say, gathered while its records pass."""
 
     def __init__(self, number: int, segment_bytes: int) -> None:
-        self.row: dict[str, int] = {
-            "number": number,
-            "segment_bytes": segment_bytes,
-            "end": 0,
-            "records": 0,
-            "begins": 0,
-            "completions": 0,
-            "charged_micro_usd": 0,
-            "admitted_until_unix_ms": 0,
-            "expires_until_unix_ms": 0,
-        }
+        self.number = number
+        self._segment_bytes = segment_bytes
+        self._records = self._begins = self._completions = 0
+        self._charged_micro_usd = 0
+        self._admitted_until = self._expires_until = 0
 
     def take(self, line: Line) -> None:
-        row = self.row
-        row["records"] += 1
+        self._records += 1
         begun = line if line.kind == "Begin" else line.begun
         if begun is None:
             return
-        row["admitted_until_unix_ms"] = max(row["admitted_until_unix_ms"], begun.members["admitted_at_unix_ms"])
+        self._admitted_until = max(self._admitted_until, begun.members["admitted_at_unix_ms"])
         if line.kind == "Begin":
-            row["begins"] += 1
-            row["expires_until_unix_ms"] = max(row["expires_until_unix_ms"], line.members["expires_at_unix_ms"])
+            self._begins += 1
+            self._expires_until = max(self._expires_until, line.members["expires_at_unix_ms"])
         else:
-            row["completions"] += 1
-            row["charged_micro_usd"] += line.members["charge_micro_usd"]
+            self._completions += 1
+            self._charged_micro_usd += line.members["charge_micro_usd"]
+
+    def row(self, end: Members) -> Members:
+        """`end` is where the record ends with this segment."""
+        return {
+            "number": self.number,
+            "segment_bytes": self._segment_bytes,
+            "incarnation": end["incarnation"],
+            "end": end["offset"],
+            "head": end["head"],
+            "batch": end["batch"],
+            "closed": end["closed"],
+            "records": self._records,
+            "begins": self._begins,
+            "completions": self._completions,
+            "charged_micro_usd": self._charged_micro_usd,
+            "admitted_until_unix_ms": self._admitted_until,
+            "expires_until_unix_ms": self._expires_until,
+        }
 
 
 class SealFile:
@@ -218,12 +229,11 @@ class SealProof:
             window = caller, seconds, start
             self._sums[window] = self._sums.get(window, 0) + line.members["charge_micro_usd"]
 
-    def check_row(self, row: dict[str, int]) -> None:
-        for said in self._said["segments"]:
-            if said["number"] == row["number"]:
-                for name, value in row.items():
-                    if said[name] != value:
-                        raise self._wrong(f"{name} {value} of segment {row['number']}")
+    def check_row(self, row: Members) -> None:
+        said = self._said["segments"][row["number"] - self.file.first]
+        for name, value in row.items():
+            if said[name] != value:
+                raise self._wrong(f"{name} {_shown(value)} of segment {row['number']}")
 
     def check_end(self, end: Members) -> None:
         """Where the reading has left its last segment."""
@@ -232,8 +242,10 @@ class SealProof:
             is_as_said = said[name] == value
             if name == "low_water_unix_ms":  # the checkpoint's is of later than this
                 is_as_said = value <= said[name] <= max(value, self._low_water)
+            elif name.startswith("checkpoint_") and self._dropped_until and not self._reading.checkpoint[0]:
+                is_as_said = said["checkpoint_segment"] <= self._dropped_until  # one whose record was dropped, or none
             if not is_as_said:
-                raise self._wrong(f"{name} {value.hex() if type(value) is bytes else value} at its end")
+                raise self._wrong(f"{name} {_shown(value)} at its end")
         still_open = sorted(self._reading.open)
         if [tuple(place) for place in self._said["open"]] != still_open:
             raise self._wrong(f"{len(still_open)} open requests at its end, as the records have them")
@@ -283,6 +295,10 @@ class SealProof:
 
     def _wrong(self, expected: str) -> LedgerDamaged:
         return self.file.damaged(self.file.document_at, expected)
+
+
+def _shown(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _is_over(window: Window, low_water_unix_ms: int) -> bool:
@@ -356,9 +372,9 @@ class SealProofs:
 
     def leave(self, end: Members) -> None:
         """Behind the last record of a segment that nothing is wrong with."""
-        self._segment.row["end"] = end["offset"]
+        row = self._segment.row(end)
         for proof in tuple(self._proofs):
-            proof.check_row(self._segment.row)
+            proof.check_row(row)
             if proof.file.last == end["segment"]:
                 proof.check_end(end)
                 self._proofs.remove(proof)
@@ -368,7 +384,7 @@ class SealProofs:
     def finish(self) -> None:
         """Behind the last segment: the rest is looked at by itself."""
         for proof in self._proofs:
-            missing = self._directory / f"{self._segment.row['number'] + 1:016d}.segment"
+            missing = self._directory / f"{self._segment.number + 1:016d}.segment"
             raise LedgerDamaged(missing, 0, f"this segment, since {proof.file.path.name} is there")
         for name, _ in self._unseen():
             with suppress(FileNotFoundError):

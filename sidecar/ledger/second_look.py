@@ -56,13 +56,16 @@ class Look:
 
     def newest_checkpoint(self) -> int:
         """The last segment that it stands for; 0 for none."""
-        return max((found for name in self.names if (found := decoder.checkpoint_segment(name))), default=0)
+        return max(self.checkpoints(), default=0)
+
+    def checkpoints(self) -> list[int]:
+        """The last segment that each stands for."""
+        return sorted(found for name in self.names if (found := decoder.checkpoint_segment(name)))
 
     def left_behind(self, checkpoint: int) -> tuple[str, ...]:
         """Segments in whose place a checkpoint stands, and checkpoints before it."""
         segments = (self.segment_path(number).name for number in self.segments() if number <= checkpoint)
-        older = (found for name in self.names if (found := decoder.checkpoint_segment(name)))
-        return (*segments, *(self.checkpoint_path(one).name for one in sorted(older) if one < checkpoint))
+        return (*segments, *(self.checkpoint_path(one).name for one in self.checkpoints() if one < checkpoint))
 
     def segment_path(self, number: int) -> Path:
         return self._directory / f"{number:016d}.segment"

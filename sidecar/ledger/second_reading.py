@@ -205,9 +205,18 @@ class Reading(RecordsInOrder):
         if named > there or (named == there > 0 and digest != there_sha256):
             raise LedgerDamaged(self._look.checkpoint_path(named), 0, f"a checkpoint of SHA-256 {digest.hex()}")
         self.is_on_record = named >= self.dropped_until
-        if not self.is_on_record and self.low_water_unix_ms < self.low_water_at_begin:
+        if not self.is_on_record and max(self.low_water_unix_ms, self._older_mark()) < self.low_water_at_begin:
             expected = f"a checkpoint behind a LowWater record of at least {self.low_water_at_begin}"
             raise LedgerDamaged(self._look.checkpoint_path(self.dropped_until), 0, expected)
+
+    def _older_mark(self) -> int:
+        """The low-water mark of a checkpoint that is to go when the newest is on record: its own record may be gone."""
+        marks = [0]
+        for older in self._look.checkpoints():
+            if older < self.dropped_until:
+                with suppress(FileNotFoundError, LedgerDamaged):
+                    marks.append(self._look.checkpoint(older)[0].end["low_water_unix_ms"])
+        return max(marks)
 
     # --- segments ---------------------------------------------------------------------------------------------
 

@@ -79,13 +79,21 @@ _END: Final = Shape(
     }
 )
 _SEGMENT: Final = Shape(
-    dict.fromkeys(
-        (
-            *("number", "segment_bytes", "end", "records", "begins", "completions"),
-            *("charged_micro_usd", "admitted_until_unix_ms", "expires_until_unix_ms"),
-        ),
-        U64,
-    )
+    {
+        "number": U64,
+        "segment_bytes": U64,
+        "incarnation": U64,
+        "end": U64,
+        "head": _bytes_of(32),
+        "batch": U64,
+        "closed": of_type(bool),
+        "records": U64,
+        "begins": U64,
+        "completions": U64,
+        "charged_micro_usd": U64,
+        "admitted_until_unix_ms": U64,
+        "expires_until_unix_ms": U64,
+    }
 )
 _SEAL: Final = Shape(
     {

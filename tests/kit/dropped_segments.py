@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import trio
 from kit.small_ledgers import open_small, segment_name
 from msgspec import structs
 
 from sidecar.contract import values as v
 from sidecar.contract.values import RecordBody
 from sidecar.ledger import checkpoint as checkpoints
-from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery
 from sidecar.ledger.checkpoint import Checkpoint, Dropped, KeptBegin
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import SegmentHeader
 from sidecar.ledger.landing import Place
+from sidecar.ledger.lean_records import LeanRecord, in_full
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.seal_format import End
-from sidecar.ledger.writer import Append
 
 LOW_WATER = 61_000  # where the requests of tests expire
 STEPS = ("low_water", "file", "record", "unlink")
@@ -47,7 +47,7 @@ class _Summed:
             start, self.dropped = known.end, known.dropped
             self.open = {(one.segment, one.offset): one.framed for one in known.begins}
         try:
-            recovery.read(files, self._directory, self._take, cold=False, start=start, enter=self._enter)
+            recovery.replay(files, self._directory, self._take_batch, cold=False, start=start, enter=self._enter)
         except _Enough:
             return
         raise AssertionError("there is no segment behind the last one to drop")
@@ -56,6 +56,10 @@ class _Summed:
         if header.segment == self._until + 1:
             self.end = before
             raise _Enough
+
+    def _take_batch(self, segment: int, lean: list[tuple[LeanRecord, int, int]]) -> None:
+        for record, offset, length in lean:
+            self._take(in_full(record), Place(segment, offset, length))
 
     def _take(self, body: RecordBody, place: Place) -> None:
         said = self.dropped
@@ -82,18 +86,6 @@ def checkpoint_of(directory: Path, until: int, low_water: int = LOW_WATER) -> Ch
     )
 
 
-async def _appended(ledger: Ledger, record: v.LowWaterRecord | v.CheckpointRecord) -> None:
-    framed = on_disk.encode_record(record)
-    append = Append(framed, ledger._room.place_closed(len(framed)), lambda _: None)
-    ledger._writer.append(append)
-    await append
-    if isinstance(record, v.LowWaterRecord):
-        ledger._low_water_unix_ms = record.expires_at_unix_ms
-    else:
-        digest = bytes(record.file_sha256)
-        ledger._landed = structs.replace(ledger._landed, checkpoint_segment=record.segment, checkpoint_sha256=digest)
-
-
 async def drop(directory: Path, until: int, *, steps: tuple[str, ...] = STEPS, low_water: int = LOW_WATER) -> None:
     """One run of a daemon that drops the segments up to `until`, or comes only so far."""
     ledger = open_small(directory)
@@ -105,14 +97,16 @@ async def drop_from(
     ledger: Ledger, directory: Path, until: int, *, steps: tuple[str, ...] = STEPS, low_water: int = LOW_WATER
 ) -> None:
     checkpoint = checkpoint_of(directory, until, low_water)
+    while not ledger.statistics().spares_ready:
+        await trio.lowlevel.checkpoint()
     digest = b""
     for step in steps:
         if step == "low_water":
-            await _appended(ledger, v.LowWaterRecord(expires_at_unix_ms=low_water))
+            await ledger._append_for_upkeep(v.LowWaterRecord(expires_at_unix_ms=low_water))
         elif step == "file":
             digest = checkpoints.write(DiskFiles(), directory, checkpoint)
         elif step == "record":
-            await _appended(ledger, v.CheckpointRecord(file_sha256=tuple(digest), segment=until))
+            await ledger._append_for_upkeep(v.CheckpointRecord(file_sha256=tuple(digest), segment=until))
         else:
             for path in sorted(directory.iterdir()):
                 older = checkpoints.segment_of_name(path.name) or until

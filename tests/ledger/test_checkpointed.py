@@ -118,16 +118,30 @@ async def test_a_request_of_a_dropped_segment_can_end_later(tmp_path: Path, drop
 
 
 async def test_what_an_interrupted_dropping_left_is_ignored_and_named(tmp_path: Path) -> None:
-    await three_segments(tmp_path)
-    before = totals(read(contents_of(tmp_path)))
-    await drop(tmp_path, 1, steps=("low_water", "file"))
-    reading = read(contents_of(tmp_path))
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    await three_segments(once)
+    before = totals(read(contents_of(once)))
+    await drop(once, 1, steps=("low_water", "file"))
+    reading = read(contents_of(once))
     assert (totals(reading), reading.is_on_record, reading.leftovers) == (before, False, (segment_name(1),))
-    await drop(tmp_path, 2, steps=("low_water", "file", "record"))
-    damaged = {**contents_of(tmp_path), segment_name(1): b"", CHECKPOINT: b""}
-    reading = read(damaged)
+    await three_segments(twice)
+    await drop(twice, 1)
+    await drop(twice, 2, steps=("low_water", "file", "record"))
+    reading = read({**contents_of(twice), segment_name(1): b"", CHECKPOINT: b""})
     assert (totals(reading), reading.is_on_record) == (before, True)
     assert reading.leftovers == (segment_name(1), segment_name(2), CHECKPOINT)
+
+
+async def test_a_mark_that_was_high_enough_before_need_not_be_on_record_again(tmp_path: Path) -> None:
+    """Its record may stand in what is dropped; until the new checkpoint is on record, the older one is there."""
+    await three_segments(tmp_path)
+    await drop(tmp_path, 1)
+    await session(tmp_path, [])
+    await drop(tmp_path, 4, steps=("file",))
+    reading = read(contents_of(tmp_path))
+    assert (reading.is_on_record, reading.low_water_unix_ms, reading.low_water_at_begin) == (False, 0, LOW_WATER)
+    rest = {name: content for name, content in contents_of(tmp_path).items() if name != CHECKPOINT}
+    assert damage_of(rest).segment.name == f"{4:016d}.checkpoint"
 
 
 # --- what it refuses ----------------------------------------------------------------------------------------------
