@@ -27,6 +27,7 @@ from sidecar.ledger.checkpoint import Checkpoint, Dropped, KeptBegin
 from sidecar.ledger.faults import RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
+from sidecar.ledger.index import key_of_new
 from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.recovery import segment_path, segments_in
 from sidecar.ledger.seal_format import End, SegmentRow, begins_until, decode_entry, ends_until
@@ -69,7 +70,9 @@ def checkpoint_of(
     """What stays of the segments that go. `before` is where the record ends now. Raises LedgerDamaged, OSError."""
     row = going.last
     return Checkpoint(
-        begins=tuple(_kept(read_back, place) for place in sorted(_open_after(row.number, seals, breathe).values())),
+        begins=tuple(
+            _kept(read_back, place) for place in sorted(_open_after(row.number, seals, read_back, breathe).values())
+        ),
         dropped=Dropped(
             records=dropped.records + sum(one.records for one in going.rows),
             begins=dropped.begins + sum(one.begins for one in going.rows),
@@ -89,9 +92,14 @@ def checkpoint_of(
     )
 
 
-def _open_after(segment: int, seals: Sequence[Sealed], breathe: Callable[[], None]) -> dict[bytes, tuple[int, int]]:
+def _open_after(
+    segment: int, seals: Sequence[Sealed], read_back: ReadBack, breathe: Callable[[], None]
+) -> dict[bytes, tuple[int, int]]:
     """Key -> Begin of the requests that began by the end of this segment and that nothing had ended by then."""
     found: dict[bytes, tuple[int, int]] = {}
+    for place in read_back.kept:
+        begin, _ = read_back.begin(*place)
+        found[key_of_new(begin.caller_runtime_id, begin.request_id)] = place
     for seal in seals:
         if seal.document.first > segment:
             break
