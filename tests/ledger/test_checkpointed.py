@@ -4,22 +4,37 @@ against the records."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
 import msgspec
 import pytest
+import trio
+from kit import records
 from kit.dropped_segments import LOW_WATER, drop, drop_from
-from kit.small_ledgers import Contents, MemoryFiles, contents_of, open_small, segment_name, session, three_segments
+from kit.small_ledgers import (
+    DAY_MS,
+    SEGMENT_BYTES,
+    Contents,
+    MemoryFiles,
+    contents_of,
+    open_small,
+    segment_name,
+    session,
+    three_segments,
+)
 from msgspec import structs
 
+from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract import values as v
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import second_look
 from sidecar.ledger.checkpoint import Checkpoint
-from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
+from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged, LedgerUnavailable
+from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.requests import requests_of
 from sidecar.ledger.second_look import NoLedger
 from sidecar.ledger.second_reading import Reading
@@ -375,3 +390,49 @@ async def test_a_front_that_is_dropped_while_it_is_read_is_no_damage(
                 assert totals(reading) == before, looks
                 seen.add((256, reading.dropped_until))
     assert seen == {(1, "read again"), (256, 0), (256, 1), (256, 2)}
+
+
+async def test_it_reads_beside_a_daemon_that_drops_what_is_old(tmp_path: Path) -> None:
+    """The real retention, in its thread, through restarts; each reading comes to no less than the one before."""
+    last = (0, 0)
+    dropped, never_ended = set(), set()
+    for at in range(4):
+        ledger = Ledger.open(
+            tmp_path,
+            segment_bytes=SEGMENT_BYTES,
+            frame_bytes_max=SEGMENT_BYTES // 4 - RECORD_MARGIN_BYTES,
+            requests_in_flight_max=1,
+            window_of=lambda caller: 60,
+            clock_unix_ms=lambda: 2 * DAY_MS,
+            retention_days=1,
+        )
+        async with ledger.running(), trio.open_nursery() as nursery:
+            is_reading = True
+
+            async def write(ledger: Ledger, number: int) -> None:
+                while is_reading:
+                    if ledger.statistics().spares_ready == 2:
+                        number += 1
+                        with suppress(LedgerUnavailable):  # upkeep may have taken the room
+                            place = await ledger.begin(begin := records.begin(number))
+                            never_ended.add(begin.request_id)
+                            if number % 7:
+                                await ledger.complete(begin, records.completed(place))
+                                never_ended.remove(begin.request_id)
+                    else:
+                        await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(write, ledger, 10_000 * at)
+            for _ in range(10):
+                reading = Reading(tmp_path, every_id=True, prove_seals=True)
+                await trio.to_thread.run_sync(lambda reading=reading: list(reading.batches()))
+                assert (reading.requests, reading.charged_micro_usd) >= last
+                last = reading.requests, reading.charged_micro_usd
+                dropped.add(reading.dropped_until)
+            is_reading = False
+        reading = Reading(tmp_path, every_id=True, prove_seals=True)
+        list(reading.batches())
+        assert reading.closed
+        assert reading.charged_micro_usd == 60 * (reading.requests - len(reading.open))
+        assert {line.members["request_id"] for line in reading.open.values()} == never_ended
+    assert len(dropped) > 1
