@@ -18,8 +18,8 @@ Behind the last batch of a segment stand zeros. Other bytes there are a tail:
 
 Where the first segments were dropped, the newest checkpoint stands in their place and the reading begins with what it
 says. What is left of them, and older checkpoints, is what an interrupted dropping left: ignored, and named. The
-checkpoint is synced before a record speaks of it, so one that no record speaks of is no damage; but what it says was
-dropped must lie below a low-water mark on record.
+checkpoint is synced before a record speaks of it, so one that no record speaks of is no damage; but where nothing is
+left of what it stands for, the low-water mark that it names must be on record.
 
 Beside a live daemon segments are dropped while they are read. So the first `HELD_MAX` of them are opened at the begin:
 a file that is held open stays as it is, and whoever reads sees the ledger as it stood then, each record once. Where
@@ -205,18 +205,10 @@ class Reading(RecordsInOrder):
         if named > there or (named == there > 0 and digest != there_sha256):
             raise LedgerDamaged(self._look.checkpoint_path(named), 0, f"a checkpoint of SHA-256 {digest.hex()}")
         self.is_on_record = named >= self.dropped_until
-        if not self.is_on_record and max(self.low_water_unix_ms, self._older_mark()) < self.low_water_at_begin:
+        is_nothing_left = not self.is_on_record and not self.leftovers  # else the mark may stand in what is to go
+        if is_nothing_left and self.low_water_unix_ms < self.low_water_at_begin:
             expected = f"a checkpoint behind a LowWater record of at least {self.low_water_at_begin}"
             raise LedgerDamaged(self._look.checkpoint_path(self.dropped_until), 0, expected)
-
-    def _older_mark(self) -> int:
-        """The low-water mark of a checkpoint that is to go when the newest is on record: its own record may be gone."""
-        marks = [0]
-        for older in self._look.checkpoints():
-            if older < self.dropped_until:
-                with suppress(FileNotFoundError, LedgerDamaged):
-                    marks.append(self._look.checkpoint(older)[0].end["low_water_unix_ms"])
-        return max(marks)
 
     # --- segments ---------------------------------------------------------------------------------------------
 
