@@ -13,6 +13,7 @@ from typing import get_args
 
 import pytest
 from kit.daemon_process import Process, running_daemon, wait_ready
+from msgspec import Struct
 from msgspec.structs import fields
 
 from sidecar.cli.main import main
@@ -24,6 +25,17 @@ from sidecar.contract.connector_frames import (
     ConnectorEvent,
     ConnectorOutcome,
     ConnectorRequest,
+)
+from sidecar.contract.operator_frames import (
+    OPERATOR_CHECK,
+    OPERATOR_CHECKED,
+    OPERATOR_RESOLVE,
+    OPERATOR_RESOLVED,
+    Found,
+    OperatorCheck,
+    OperatorChecked,
+    OperatorResolve,
+    OperatorResolved,
 )
 from sidecar.contract.values import Refusal
 
@@ -108,17 +120,34 @@ def test_the_block_for_a_process_answers_with_the_example_that_it_names(tmp_path
     assert called.stdout == "Who goes there?"
 
 
-def test_every_frame_of_a_process_is_explained_with_its_members() -> None:
-    rows = re.findall(r"^\| `(gamecult\.\S+)` \| .*? \| (.*) \|$", table("`schema_id`"), re.MULTILINE)
-    frames = {
-        CONNECTOR_REQUEST: ConnectorRequest,
-        CONNECTOR_EVENT: ConnectorEvent,
-        CONNECTOR_OUTCOME: ConnectorOutcome,
-    }
+OF_PROCESSES = {
+    CONNECTOR_REQUEST: ConnectorRequest,
+    CONNECTOR_EVENT: ConnectorEvent,
+    CONNECTOR_OUTCOME: ConnectorOutcome,
+}
+OF_OPERATORS = {
+    OPERATOR_RESOLVE: OperatorResolve,
+    OPERATOR_RESOLVED: OperatorResolved,
+    OPERATOR_CHECK: OperatorCheck,
+    OPERATOR_CHECKED: OperatorChecked,
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "frames"), [("### A connector in any language", OF_PROCESSES), ("## Operators", OF_OPERATORS)]
+)
+def test_every_frame_is_explained_with_its_members(section: str, frames: dict[str, type[Struct]]) -> None:
+    below = README.partition(f"\n{section}\n")[2].partition("| `schema_id` |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(gamecult\.\S+)` \| .*? \| (.*) \|$", below, re.MULTILINE)
     assert [name for name, _ in rows] == list(frames)
     for name, explained in rows:
         members = {field.encode_name for field in fields(frames[name])} - {"schema_id"}
         assert members <= set(re.findall(r"`(\w+)`", explained))
+
+
+def test_every_way_that_a_request_can_be_found_is_explained() -> None:
+    told = README.partition("\n## Operators\n")[2].partition("\n## ")[0]
+    assert set(get_args(Found)) <= set(re.findall(r"`(\w+)`", told))
 
 
 def test_every_member_of_a_rule_is_explained() -> None:

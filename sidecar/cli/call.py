@@ -13,7 +13,6 @@ import math
 import os
 import pwd
 import secrets
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -24,8 +23,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from sidecar.cli import advice, receipt
-from sidecar.cli.dial import Dialed, invocation_frame, read_answer
-from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, TRANSPORT_ERRORS, CommandFault, Meaning
+from sidecar.cli.dial import Trouble, dialed, invocation_frame, read_answer
+from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, TRANSPORT_ERRORS, Meaning
 from sidecar.cli.output import StdoutLost, drop, say, write_out
 from sidecar.cli.receipt import Failure, Sent
 from sidecar.cli.stops import Stopped, Stops
@@ -47,7 +46,6 @@ from sidecar.ops.clock import unix_ms
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize
 
 _GRACE_SECONDS: Final = 10.0  # the deadline strikes in the daemon first; then it records the end, and says it
-_SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
 _FROM_STDIN: Final = "-"
 _TIMEOUT_SECONDS_MAX: Final = 1e9
 _TIMEOUT_HELP: Final = (
@@ -73,14 +71,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     budget_micro_usd: int
     as_json: bool
     text: str
-
-
-class Trouble(Exception):
-    """There is no answer, by our own fault, the daemon's or nobody's."""
-
-    def __init__(self, kind: CommandFault, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -213,9 +203,9 @@ def _carried(asked: Asked, sent: Sent, frame: bytes, grace_seconds: float) -> tu
     socket = asked.socket
     left_seconds = max(0.0, (sent.expires_at_unix_ms - unix_ms()) / 1000)
     give_up_at = time.monotonic() + min(left_seconds, _TIMEOUT_SECONDS_MAX) + grace_seconds
-    with _dialed(socket, give_up_at) as dialed:
+    with dialed(socket, give_up_at) as daemon:
         try:
-            answer = read_answer(dialed.ask(frame))
+            answer = read_answer(daemon.ask(frame))
         except TimeoutError:
             raise Trouble("no_answer", "the daemon has not answered in time") from None
         except (FrameSize, msgspec.MsgspecError):
@@ -228,35 +218,6 @@ def _carried(asked: Asked, sent: Sent, frame: bytes, grace_seconds: float) -> tu
     if (answer.caller_runtime_id, answer.request_id) != (sent.caller, sent.request_id):
         raise Trouble("no_daemon_protocol", f"what listens on {socket} answered another request than ours")
     return _read(answer, asked, sent)
-
-
-def _dialed(socket: Path, give_up_at: float) -> Dialed:
-    try:
-        return Dialed(socket, give_up_at=give_up_at)
-    except (BlockingIOError, TimeoutError):
-        raise Trouble("busy", f"the daemon on {socket} takes no more connections just now") from None
-    except PermissionError:
-        raise Trouble("not_permitted", f"this user may not connect to {socket}") from None
-    except FileNotFoundError:
-        raise Trouble("no_daemon", f"there is no socket at {socket}") from None
-    except ConnectionRefusedError:
-        if _is_socket(socket):
-            raise Trouble("no_daemon", f"no daemon listens on {socket}") from None
-        raise Trouble("no_socket", f"there is something else than a socket at {socket}") from None
-    except OSError as error:
-        if error.errno is None:  # Python's own word, which doesn't say how long it may be
-            is_bytes = len(os.fsencode(socket))
-            raise Trouble(
-                "usage", f"--socket has {is_bytes} bytes; the kernel takes {_SOCKET_PATH_BYTES_MAX}"
-            ) from None
-        raise Trouble("no_socket", f"{socket}: {error.strerror}") from None
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _read(result: TransportResult, asked: Asked, sent: Sent) -> tuple[Transported | None, Failure | None]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
+from sidecar.cli.exits import CommandFault
 from sidecar.contract import canonical
 from sidecar.contract.values import (
     TRANSPORT_INVOCATION,
@@ -21,8 +24,17 @@ from sidecar.contract.values import (
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSplitter, framed
 
 _RECEIVE_BYTES = 65_536
+_SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
 _results = msgspec.msgpack.Decoder(TransportResult)
 _errors = msgspec.msgpack.Decoder(TransportError)
+
+
+class Trouble(Exception):
+    """There is no answer, by our own fault, the daemon's or nobody's."""
+
+    def __init__(self, kind: CommandFault, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def invocation_frame(
@@ -94,3 +106,33 @@ class Dialed:
         if left <= 0:
             raise TimeoutError("the time is over")
         self._socket.settimeout(left)
+
+
+def dialed(socket: Path, give_up_at: float | None) -> Dialed:
+    """A connection to the daemon on this socket. Raises Trouble where there is none."""
+    try:
+        return Dialed(socket, give_up_at=give_up_at)
+    except (BlockingIOError, TimeoutError):
+        raise Trouble("busy", f"the daemon on {socket} takes no more connections just now") from None
+    except PermissionError:
+        raise Trouble("not_permitted", f"this user may not connect to {socket}") from None
+    except FileNotFoundError:
+        raise Trouble("no_daemon", f"there is no socket at {socket}") from None
+    except ConnectionRefusedError:
+        if _is_socket(socket):
+            raise Trouble("no_daemon", f"no daemon listens on {socket}") from None
+        raise Trouble("no_socket", f"there is something else than a socket at {socket}") from None
+    except OSError as error:
+        if error.errno is None:  # Python's own word, which doesn't say how long it may be
+            is_bytes = len(os.fsencode(socket))
+            raise Trouble(
+                "usage", f"--socket has {is_bytes} bytes; the kernel takes {_SOCKET_PATH_BYTES_MAX}"
+            ) from None
+        raise Trouble("no_socket", f"{socket}: {error.strerror}") from None
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False

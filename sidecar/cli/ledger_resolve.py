@@ -1,4 +1,4 @@
-"""`sidecar ledger resolve`: a person settles an Indeterminate request, of a ledger that no daemon holds.
+"""`sidecar ledger resolve`: a person settles an Indeterminate request, through the daemon or on a ledger at rest.
 
 It appends the Completed record that CONTRACT section 4 describes, through the
 ledger itself, so that a replay of the request gets its answer from now on: a
@@ -9,53 +9,54 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import trio
-from msgspec import Struct
 
+from sidecar.cli import operator_call
 from sidecar.cli.ledger_reading import told
 from sidecar.cli.output import line_out, say
 from sidecar.cli.receipt import dollars
 from sidecar.cli.stops import Stops
 from sidecar.config.values import RECORD_MARGIN_BYTES
-from sidecar.connectors.messages import clean_message
-from sidecar.contract.values import NOTHING_USED, BeginRecord, Failed, TransportOutcome
+from sidecar.contract.operator_frames import OperatorResolve, OperatorResolved
 from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.requests import requests_of
 from sidecar.ledger.second_reading import Reading
 from sidecar.ops.clock import unix_ms
-from sidecar.service.settlement import Settled, completed_record, result_frame
+from sidecar.service.resolution import resolved_record
 
-Charge = Literal["nothing", "reservation"]
-CHARGES: Final[tuple[Charge, ...]] = ("nothing", "reservation")
-WHO_CHARACTERS_MAX: Final = 128
-WHY_CHARACTERS_MAX: Final = 768  # with who and charge it fits the longest message that an outcome has
+_ANSWER_SECONDS_MAX: Final = 60.0  # a sync on a busy disk; what is not known by then, asking again tells
 
 EXIT_CODES: Final = {
     os.EX_OK: "the request is settled, on disk",
     os.EX_USAGE: "wrong command line",
     os.EX_DATAERR: "the ledger is damaged, or of another version: nothing was written",
     os.EX_NOINPUT: "there is no ledger in this directory",
-    os.EX_UNAVAILABLE: "no request of this id is indeterminate",
+    os.EX_UNAVAILABLE: "no request of this id is indeterminate; or no daemon is on the socket",
+    os.EX_SOFTWARE: "a bug in the daemon",
     os.EX_IOERR: "the disk failed; look with show whether the request is settled",
-    os.EX_TEMPFAIL: "a daemon holds the ledger: stop it first",
-    os.EX_NOPERM: "another user owns the ledger: a record of ours would keep its daemon out",
+    os.EX_TEMPFAIL: "a daemon holds the ledger: use --socket, or stop it; or it is busy, or has not answered in time",
+    os.EX_PROTOCOL: "what listens on the socket is no daemon of this version",
+    os.EX_NOPERM: "another user owns the ledger: a record of ours would keep its daemon out; or: no operator there",
 }
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
-    """What a person has decided about one request."""
+def resolve_through(socket: Path, verdict: OperatorResolve) -> int:
+    """Asks the daemon that holds the ledger."""
 
-    caller: str
-    request_id: str
-    charge: Charge
-    who: str
-    why: str
+    def tell(resolved: OperatorResolved) -> int:
+        if resolved.found != "settled" or resolved.charge_micro_usd is None:
+            _say(f"{_named(verdict)} is not indeterminate: {resolved.message}")
+            return os.EX_UNAVAILABLE
+        line_out(_settled(verdict, resolved.charge_micro_usd))
+        return os.EX_OK
+
+    return operator_call.asked("resolve", socket, verdict, OperatorResolved, tell, seconds_max=_ANSWER_SECONDS_MAX)
 
 
-def resolve(directory: Path, verdict: Verdict) -> int:
+def resolve(directory: Path, verdict: OperatorResolve) -> int:
     code = os.EX_OK
 
     def settle() -> None:
@@ -66,7 +67,7 @@ def resolve(directory: Path, verdict: Verdict) -> int:
     return told("resolve", directory, settle) or code
 
 
-def _resolved(directory: Path, verdict: Verdict, stops: Stops) -> int:
+def _resolved(directory: Path, verdict: OperatorResolve, stops: Stops) -> int:
     """A stop ends it while it reads; then it waits until it is known that the record is on disk."""
     try:
         with stops.raising():
@@ -87,19 +88,19 @@ def _resolved(directory: Path, verdict: Verdict, stops: Stops) -> int:
             )
         return trio.run(_settle, ledger, verdict)
     except LedgerHeld as held:
-        _say(f"{held}: stop it first")
+        _say(f"{held}: with --socket PATH in the place of {directory} that daemon settles it; or stop it first")
         return os.EX_TEMPFAIL
     except LedgerUnavailable as fault:
         _say(f"not settled, as far as is known: {fault}")
         return os.EX_IOERR
 
 
-def _why_not(reading: Reading, verdict: Verdict) -> str | None:
+def _why_not(reading: Reading, verdict: OperatorResolve) -> str | None:
     """Why there is nothing to settle; a look before anything is written."""
     states = [
         request.state
         for request in requests_of(reading)
-        if (request.caller, request.begun.members["request_id"]) == (verdict.caller, verdict.request_id)
+        if (request.caller, request.begun.members["request_id"]) == (verdict.caller_runtime_id, verdict.request_id)
     ]
     if states == ["indeterminate"]:
         return None
@@ -107,47 +108,29 @@ def _why_not(reading: Reading, verdict: Verdict) -> str | None:
     return f"{_named(verdict)} is not indeterminate: {known}"
 
 
-async def _settle(ledger: Ledger, verdict: Verdict) -> int:
+async def _settle(ledger: Ledger, verdict: OperatorResolve) -> int:
     """Looks again, now that nobody else can write: the request may have ended since."""
-    open_now = {(begin.caller_runtime_id, begin.request_id): begin for begin in ledger.recovery.indeterminate}
-    begin = open_now.get((verdict.caller, verdict.request_id))
-    recorded = ledger.find(verdict.caller, verdict.request_id)
+    key = verdict.caller_runtime_id, verdict.request_id
+    begin, recorded = ledger.indeterminate(*key), ledger.find(*key)
     charge = 0
     async with ledger.running():
         if begin is not None and recorded is not None:
-            settled = _settlement(begin, verdict)
-            charge = settled.charge_micro_usd
-            record = completed_record(
-                settled,
-                result_frame(begin, settled),
-                begin_segment=recorded.begin.segment,
-                begin_offset=recorded.begin.offset,
-                completed_at_unix_ms=unix_ms(),
-                first_event_at_unix_ms=None,
-            )
+            record = resolved_record(begin, recorded.begin, verdict, unix_ms())
+            charge = record.charge_micro_usd
             await ledger.complete(begin, record)
     if begin is None:
         _say(f"{_named(verdict)} has ended meanwhile")
         return os.EX_UNAVAILABLE
-    line_out(f"{_named(verdict)} is settled at {charge} micro-USD = {dollars(charge)}")
+    line_out(_settled(verdict, charge))
     return os.EX_OK
 
 
-def _settlement(begin: BeginRecord, verdict: Verdict) -> Settled:
-    is_free = verdict.charge == "nothing"
-    decided = "nothing is charged" if is_free else "the whole reservation is charged"
-    message = clean_message(f"resolved by {verdict.who}, {decided}: {verdict.why}")
-    usage = NOTHING_USED if is_free else None
-    return Settled(
-        outcome=TransportOutcome(failed=Failed(kind="unavailable", message=message, usage=usage)),
-        events=(),
-        charge_micro_usd=0 if is_free else begin.reservation_micro_usd,
-        notes=(),
-    )
+def _named(verdict: OperatorResolve) -> str:
+    return f"request {verdict.request_id} of caller {verdict.caller_runtime_id}"
 
 
-def _named(verdict: Verdict) -> str:
-    return f"request {verdict.request_id} of caller {verdict.caller}"
+def _settled(verdict: OperatorResolve, charge_micro_usd: int) -> str:
+    return f"{_named(verdict)} is settled at {charge_micro_usd} micro-USD = {dollars(charge_micro_usd)}"
 
 
 def _say(what: str) -> None:

@@ -79,7 +79,7 @@ def _parser() -> tuple[_Parser, Mapping[str, argparse.ArgumentParser]]:
     add_call_arguments(calling)
 
     add_ledger_arguments(
-        commands.add_parser("ledger", help="an operator's tools: verify, show, spend, export, resolve")
+        commands.add_parser("ledger", help="an operator's tools: verify, show, spend, export, resolve, check, repair")
     )
 
     commands.add_parser("demo", help="a conversation, a replay, a refusal and the ledger, in a temporary directory")

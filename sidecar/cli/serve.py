@@ -14,11 +14,12 @@ from sidecar.cli.output import say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
-from sidecar.contract.values import BeginRecord
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.opening import Told
 from sidecar.ops.log import Form, Log
+from sidecar.rules.conservation import Tally
+from sidecar.service.accounts import told_to, windows_of
+from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
 
@@ -57,18 +58,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
 def _serve(config: Config, log: Log) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
-
-    def held(begin: BeginRecord) -> None:
-        if account := accounts.get(begin.caller_runtime_id):
-            account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
-
-    def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:
-        if account := accounts.get(caller):
-            account.settle(admitted_at_unix_ms, 0, charge_micro_usd)
-
-    def window_of(caller: str) -> int:
-        account = accounts.get(caller)
-        return account.window_seconds if account else 0
+    tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
 
     def pressed(why: str | None) -> None:
         if why is None:
@@ -84,8 +74,9 @@ def _serve(config: Config, log: Log) -> int:
             segment_bytes=config.ledger.segment_bytes,
             frame_bytes_max=config.daemon.frame_bytes_max,
             requests_in_flight_max=config.daemon.requests_in_flight_max,
-            told=Told(on_open=held, on_sum=charged),
-            window_of=window_of,
+            told=told_to(accounts, tally),
+            window_of=windows_of(accounts),
+            retention_days=config.ledger.retention_days,
             on_pressure=pressed,
             on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
         )
@@ -93,6 +84,10 @@ def _serve(config: Config, log: Log) -> int:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
     _log_recovery(ledger, log)
+    compared = tally.compared({caller: account.figures() for caller, account in accounts.items()})
+    if compared.mismatches:
+        told_mismatches(log, compared.mismatches, now="nothing is served")
+        return os.EX_SOFTWARE
     try:
         bound = Bound(config.daemon.socket, config.daemon.socket_mode)
     except SocketUnavailable:

@@ -1,4 +1,4 @@
-"""One frame's bytes to what it says: an invocation, an invocation that breaks its schema, or a transport error.
+"""One frame's bytes to what it says: an invocation, one that breaks its schema, an operator's, or a transport error.
 
 Two ways to one truth. Most clients send canonical bytes: the typed decoder
 reads them, the value is encoded again, and equal bytes prove that the frame
@@ -21,6 +21,7 @@ from msgspec import Raw, Struct
 
 from sidecar.contract import canonical, strict
 from sidecar.contract.ids import is_id
+from sidecar.contract.operator_frames import BrokenOperatorFrame, OperatorFrame, is_operators, parse_from_operator
 from sidecar.contract.values import TRANSPORT_INVOCATION, TransportErrorCode, TransportInvocation
 
 # An item or pair takes a byte at least, so a frame this small can't hold more than strict.ITEMS_MAX of them.
@@ -58,7 +59,7 @@ class BadFrame(Struct, frozen=True):
     message: str
 
 
-Parsed = Invocation | BrokenInvocation | BadFrame
+Parsed = Invocation | BrokenInvocation | OperatorFrame | BadFrame
 
 
 class _Dispatch(Struct):
@@ -109,6 +110,8 @@ def _second_way(frame: bytes) -> Parsed:
     schema_id = _string(dispatch.schema_id)
     if schema_id is None:
         return BadFrame("malformed_frame", "the map has no string member schema_id")
+    if is_operators(schema_id):
+        return _operators(schema_id, frame)
     if schema_id != TRANSPORT_INVOCATION:
         return BadFrame("unknown_schema", f"{schema_id!r:.120} is no frame that this daemon takes")
     try:
@@ -118,6 +121,13 @@ def _second_way(frame: bytes) -> Parsed:
     if not _ids_are_readable(value):
         return _broken(frame, "")
     return _invocation(value, frame, canonical.encode(value))
+
+
+def _operators(schema_id: str, frame: bytes) -> OperatorFrame | BadFrame:
+    try:
+        return parse_from_operator(schema_id, frame)
+    except BrokenOperatorFrame as broken:
+        return BadFrame("malformed_frame", f"{schema_id}: {broken}")
 
 
 def _invocation(value: TransportInvocation, frame: bytes, encoded: bytes) -> Invocation:

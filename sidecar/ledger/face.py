@@ -34,6 +34,11 @@ class LedgerFace(Protocol):
         """Why nothing will ever be written again in this process; None while all is well."""
         ...
 
+    @property
+    def landed_batch(self) -> int:
+        """The number of the last batch that is on disk and of whose records everybody has heard."""
+        ...
+
     async def wait_poisoned(self) -> None: ...
 
     @property
@@ -47,6 +52,10 @@ class LedgerFace(Protocol):
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         """What is on record under this id: from memory or by short reads. Raises LedgerUnavailable, RecordDamaged."""
+        ...
+
+    def indeterminate(self, caller_runtime_id: str, request_id: str) -> BeginRecord | None:
+        """The begin of a request that an earlier run left open and that nothing has settled since."""
         ...
 
     def begin(self, record: BeginRecord) -> Landing:

@@ -22,7 +22,10 @@ class LedgerHeld(Exception):
         self.holder = holder
 
 
-RESTORE: Final = "keep the directory as it is, restore it from a copy, or start a new ledger elsewhere"
+RESTORE: Final = (
+    "keep the directory as it is; sidecar ledger verify says more, and sidecar ledger repair writes what can be read"
+    " into a new directory"
+)
 SEAL_AGAIN: Final = "nothing is lost: remove this file, and it is made again from its segments"
 CHANGE_VERSION: Final = "nothing is lost: open it with the version of sidecar that wrote it"
 

@@ -167,18 +167,19 @@ class Index:
             return self._found_behind(key)
         return recorded
 
-    def in_memory(self, key: bytes) -> Recorded | None:
-        """As `find`, but for what is only in seals."""
-        for book in (self.book, *reversed(self.waiting)):
-            if (recorded := book.recorded.get(key)) is not None:
-                return recorded
-        return self.open.get(key)
+    def has_begun(self, key: bytes) -> bool:
+        """As far as memory says: what is only in seals is for `find`."""
+        return key in self.open or any(
+            key in book.recorded or key in book.placed for book in (self.book, *self.waiting)
+        )
 
     def _found_behind(self, key: bytes) -> Recorded | None:
-        recorded = self.in_memory(key)
+        recorded = self.open.get(key)
         if recorded is not None:
             return recorded
         for book in reversed(self.waiting):
+            if (recorded := book.recorded.get(key)) is not None:
+                return recorded
             if (placed := book.placed.get(key)) is not None:
                 return self._recorded(placed[0], placed[1], *placed[2:])
         for seal in reversed(self.sealed):
@@ -200,7 +201,7 @@ class Index:
         return recorded_of(begin, place, completed)
 
     def begun(self, key: bytes, record: BeginRecord, place: Place) -> None:
-        assert self.in_memory(key) is None, "a request begins twice"
+        assert not self.has_begun(key), "a request begins twice"
         self.open[key] = self.book.begun(key, record, place)
 
     def completed(self, key: bytes, caller: str, record: CompletedRecord, place: Place) -> None:

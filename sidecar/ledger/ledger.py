@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import trio
-from msgspec import Struct, structs
+from msgspec import structs
 
 from sidecar.config.values import smallest_segment_bytes
 from sidecar.contract.values import (
@@ -47,6 +47,7 @@ from sidecar.ledger.retaining import Retaining
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.spares import SpareMaker
+from sidecar.ledger.terms import Terms
 from sidecar.ledger.threads import Threads
 from sidecar.ledger.writer import Append, Batch, Writer
 from sidecar.ops.clock import unix_ms
@@ -55,20 +56,6 @@ _THREADS: Final = Threads()
 _TOLD_NOBODY: Final = Told()
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
-
-
-class Terms(Struct, frozen=True, kw_only=True):
-    """What a ledger is opened with."""
-
-    segment_bytes: int
-    requests_in_flight_max: int
-    clock_unix_ms: Callable[[], int]
-    randbytes: Callable[[int], bytes]
-    threads: Threads
-    window_of: WindowOf
-    retention_days: int | None
-    on_pressure: Callable[[str | None], None]
-    on_trouble: Callable[[str], None]
 
 
 class Ledger:
@@ -85,6 +72,7 @@ class Ledger:
         self._terms = terms
         self._live: set[bytes] = set()
         self._on_the_way: set[bytes] = set()  # requests with a record queued: a second one would be a wrong line
+        self._left_open = {key_of(begin.caller_runtime_id, begin.request_id): begin for begin in found.indeterminate}
         self._landed: End  # where the record ends; known to the Trio side alone
         self._writer: Writer
         self._room: Room
@@ -181,7 +169,7 @@ class Ledger:
             self._index,
             Retaining(self._files, self._directory, opening, terms.retention_days, terms.clock_unix_ms),
             end=lambda: self._landed,
-            append=self._append_for_upkeep,
+            append=self.append,
             on_trouble=terms.on_trouble,
             thread=terms.threads.keeping,
         )
@@ -279,6 +267,10 @@ class Ledger:
     def poisoned(self) -> str | None:
         return self._writer.poisoned
 
+    @property
+    def landed_batch(self) -> int:
+        return self._landed.batch
+
     async def wait_poisoned(self) -> None:
         await self._writer.wait_poisoned()
 
@@ -297,12 +289,15 @@ class Ledger:
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         return self._index.find(key_of(caller_runtime_id, request_id))
 
+    def indeterminate(self, caller_runtime_id: str, request_id: str) -> BeginRecord | None:
+        return self._left_open.get(key_of(caller_runtime_id, request_id))
+
     def begin(self, record: BeginRecord) -> Landing:
         if self.poisoned or self.pressure:
             return Landing.failed(LedgerUnavailable(self.poisoned or self.pressure))
         key = key_of(record.caller_runtime_id, record.request_id)
         assert key not in self._on_the_way, "a request begins twice"
-        assert self._index.in_memory(key) is None, "a request begins twice"
+        assert not self._index.has_begun(key), "a request begins twice"
         framed = on_disk.encode_record(record)
         try:
             slot = self._room.place_begin(len(framed))
@@ -352,10 +347,12 @@ class Ledger:
         def enter(place: Place) -> None:
             self._on_the_way.discard(key)
             self._index.completed(key, begin.caller_runtime_id, record, place)
+            self._left_open.pop(key, None)
 
         return self._append(key, Append(framed, slot, enter))
 
-    def _append_for_upkeep(self, record: LowWaterRecord | CheckpointRecord) -> Landing:
+    def append(self, record: LowWaterRecord | CheckpointRecord) -> Landing:
+        """A record that speaks of no request; what it says holds when it has landed."""
         if self.poisoned:
             return Landing.failed(LedgerUnavailable(self.poisoned))
         framed = on_disk.encode_record(record)

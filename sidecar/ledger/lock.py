@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,25 @@ def take_lock(files: DiskFiles, directory: Path) -> int:
     except BaseException:
         files.close(lock)
         raise
+    return lock
+
+
+def hold_as_it_is(files: DiskFiles, directory: Path) -> int | None:
+    """As `take_lock`, and changes nothing: for whoever only reads. None where there is no lock to take."""
+    path = directory / _LOCK_NAME
+    try:
+        lock = files.open_to_read(path)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        files.close(lock)
+        holder = _read_holder(files, path)
+        raise LedgerHeld(directory, f"pid {holder}" if holder else "another process") from None
+    except OSError:  # a file system without locks
+        files.close(lock)
+        return None
     return lock
 
 

@@ -234,7 +234,7 @@ class Opening:
                     begin = begun.pop(named, None) or self.read_back.begin(*named)[0]
                     charged.append((begin, record.charge_micro_usd))
 
-        recovery.replay_one(self._files, self._directory, row.number, take)
+        recovery.replay_one(self._files, self._directory, row.number, take, end=row.end, head=row.head)
         return charged
 
     # --- what is not sealed -------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ Behind = Literal["zeros", "bytes", "batch"]
 Damage = Literal[
     "missing",
     "sealed_missing",
+    "other_end_than_sealed",
     "no_header",
     "header_of_another_version",
     "other_ledger",
@@ -73,6 +74,7 @@ Decision = Literal["go_on", "set_aside"] | Damage
 DAMAGES: Final[dict[Damage, tuple[str, str]]] = {
     "missing": ("segment {number} before this one; it is missing", RESTORE),
     "sealed_missing": ("this segment, which has a seal; it is missing", RESTORE),
+    "other_end_than_sealed": ("a batch that continues the chain, up to {end} as the segment's seal says", RESTORE),
     "no_header": ("{fault}", RESTORE),
     "header_of_another_version": ("{fault}", CHANGE_VERSION),
     "other_ledger": ("this ledger's id", RESTORE),
@@ -223,8 +225,8 @@ def start_of(files: DiskFiles, directory: Path, segment: int) -> End:
     )
 
 
-def replay_one(files: DiskFiles, directory: Path, segment: int, take: TakeBatch) -> None:
-    """The records of one segment that has another behind it. Raises LedgerDamaged, OSError."""
+def replay_one(files: DiskFiles, directory: Path, segment: int, take: TakeBatch, *, end: int, head: bytes) -> None:
+    """The records of one segment of which it is known where it ends. Raises LedgerDamaged, OSError."""
     found = Found(end=start_of(files, directory, segment))
     path = segment_path(directory, segment)
     descriptor = files.open_to_read(path)
@@ -232,6 +234,8 @@ def replay_one(files: DiskFiles, directory: Path, segment: int, take: TakeBatch)
         _Segment(files, path, descriptor, found, take, _enter_nothing).read(is_last=False)
     finally:
         files.close(descriptor)
+    if (found.end.offset, found.end.head) != (end, head):
+        raise damaged(path, found.end.offset, "other_end_than_sealed", end=end)
 
 
 class _Segment:

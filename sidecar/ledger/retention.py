@@ -16,7 +16,7 @@ After a crash in between, the next opening goes on from the newest checkpoint fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -69,10 +69,9 @@ def checkpoint_of(
 ) -> Checkpoint:
     """What stays of the segments that go. `before` is where the record ends now. Raises LedgerDamaged, OSError."""
     row = going.last
+    still_open = _open_after(row.number, {_key(read_back, place): place for place in read_back.kept}, seals, breathe)
     return Checkpoint(
-        begins=tuple(
-            _kept(read_back, place) for place in sorted(_open_after(row.number, seals, read_back, breathe).values())
-        ),
+        begins=tuple(_kept(read_back, place) for place in sorted(still_open.values())),
         dropped=Dropped(
             records=dropped.records + sum(one.records for one in going.rows),
             begins=dropped.begins + sum(one.begins for one in going.rows),
@@ -93,13 +92,11 @@ def checkpoint_of(
 
 
 def _open_after(
-    segment: int, seals: Sequence[Sealed], read_back: ReadBack, breathe: Callable[[], None]
+    segment: int, kept: Mapping[bytes, tuple[int, int]], seals: Sequence[Sealed], breathe: Callable[[], None]
 ) -> dict[bytes, tuple[int, int]]:
-    """Key -> Begin of the requests that began by the end of this segment and that nothing had ended by then."""
-    found: dict[bytes, tuple[int, int]] = {}
-    for place in read_back.kept:
-        begin, _ = read_back.begin(*place)
-        found[key_of_new(begin.caller_runtime_id, begin.request_id)] = place
+    """Key -> Begin of the requests that began by the end of this segment and that nothing had ended by then. `kept` are
+    those that the last checkpoint has: no seal need know of them any more."""
+    found = dict(kept)
     for seal in seals:
         if seal.document.first > segment:
             break
@@ -110,6 +107,11 @@ def _open_after(
                 decoded = decode_entry(entry)
                 found[decoded.key] = decoded.begin
     return found
+
+
+def _key(read_back: ReadBack, place: tuple[int, int]) -> bytes:
+    begin, _ = read_back.begin(*place)
+    return key_of_new(begin.caller_runtime_id, begin.request_id)
 
 
 def _kept(read_back: ReadBack, place: tuple[int, int]) -> KeptBegin:

@@ -38,7 +38,7 @@ _SEGMENT_MAGIC: Final = bytes.fromhex("89 53 49 44 45 43 41 52")
 _BATCH_MAGIC: Final = bytes.fromhex("89 42 41 54 43 48 0d 0a")
 _BATCH_FIELDS: Final = 48
 _BATCH_HEADER: Final = 84
-_RECORD_HEADER: Final = 12
+RECORD_HEADER: Final = 12
 
 _unpack: Final = msgspec.msgpack.Decoder().decode
 _pack: Final = msgspec.msgpack.Encoder(order="sorted").encode
@@ -127,8 +127,20 @@ def batch_size(block: bytes, segment: Segment) -> int:
     return _end_of_block(_BATCH_HEADER + _number(block, 40, 4))
 
 
+def segment_named(block: bytes) -> tuple[bytes, int]:
+    """The salt and the segment that a batch which begins with this block says it is of; raises Unexpected."""
+    if len(block) < _BATCH_HEADER or block[:8] != _BATCH_MAGIC:
+        raise Unexpected("the begin of a batch")
+    return block[8:24], _number(block, 24)
+
+
 def batch_number(batch: bytes) -> int:
     return _number(batch, 32)
+
+
+def batch_head(batch: bytes) -> bytes:
+    """The chain's head that the batch names for itself."""
+    return batch[48:80]
 
 
 def check_sum(batch: bytes) -> None:
@@ -154,7 +166,7 @@ def lines_of(batch: bytes, segment: int, offset: int) -> Iterator[Line]:
     at, end = _BATCH_HEADER, _BATCH_HEADER + _number(batch, 40, 4)
     count = _number(batch, 44, 4)
     for _ in range(count):
-        length = _RECORD_HEADER + _number(batch, at, 4)
+        length = RECORD_HEADER + _number(batch, at, 4)
         if at + length > end:
             raise Unexpected(f"{count} whole records in this batch", place=offset + at)
         try:
@@ -166,6 +178,26 @@ def lines_of(batch: bytes, segment: int, offset: int) -> Iterator[Line]:
         at += length
     if at != end:
         raise Unexpected(f"nothing behind the {count} records of this batch", place=offset + at)
+
+
+def first_record(offset: int) -> int:
+    """Where the first record of a batch stands that begins at `offset`."""
+    return offset + _BATCH_HEADER
+
+
+def record_size(header: bytes) -> int:
+    """How many bytes the record with this header says it takes; raises Unexpected where the header is not whole."""
+    if len(header) < RECORD_HEADER:
+        raise Unexpected("the header of a record")
+    return RECORD_HEADER + _number(header, 0, 4)
+
+
+def line_of(framed: bytes, segment: int, offset: int) -> Line:
+    """One record that stands at `offset`, by itself, its CRC checked. Raises Unexpected."""
+    if record_size(framed) != len(framed):
+        raise Unexpected("a whole record")
+    kind, members = _record(framed)
+    return Line(segment=segment, offset=offset, length=len(framed), kind=kind, members=members)
 
 
 # --- records ----------------------------------------------------------------------------------------------------
@@ -267,16 +299,8 @@ _KINDS: Final[Mapping[int, tuple[str, Shape]]] = {
 }
 
 
-def line_of(framed: bytes, segment: int, offset: int) -> Line:
-    """The one record that these bytes are, header and all. Raises Unexpected."""
-    if len(framed) < _RECORD_HEADER or len(framed) != _RECORD_HEADER + _number(framed, 0, 4):
-        raise Unexpected("one whole record")
-    kind, members = _record(framed)
-    return Line(segment=segment, offset=offset, length=len(framed), kind=kind, members=members)
-
-
 def _record(framed: bytes) -> tuple[str, Members]:
-    kind, body = framed[4], framed[_RECORD_HEADER:]
+    kind, body = framed[4], framed[RECORD_HEADER:]
     if framed[5:8] != _ZEROS[:3]:
         raise Unexpected("a record without flags")
     if crc32(body, kind) != _number(framed, 8, 4):

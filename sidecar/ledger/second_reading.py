@@ -33,7 +33,7 @@ than is held, the reading ends, with the advice to read again.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
@@ -133,7 +133,7 @@ class Reading(RecordsInOrder):
             self._take_end(start.end)
             self.leftovers = self._look.left_behind(self.dropped_until)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Raises LedgerDamaged, NoLedger, OSError; what was given before stands."""
         try:
             self.begin()
@@ -146,27 +146,27 @@ class Reading(RecordsInOrder):
             if self._seals is not None:
                 self._seals.close()
 
-    def _of_segments(self) -> Iterator[Batch]:
+    def _of_segments(self) -> Generator[Batch, None, None]:
         newest = self.newest_segment()
         descriptor = self._opened_next(newest)
         if descriptor is None and self.dropped_until:
             path = self._look.segment_path(self.dropped_until + 1)
             raise LedgerDamaged(path, 0, f"this segment, since there is a checkpoint of segment {self.dropped_until}")
         while descriptor is not None:
+            following: int | None = None
             try:
                 header = self._header(descriptor)
                 following = self._opened_next(0)
-                try:
-                    yield from self._batches(descriptor, header)
-                    if following is None:
-                        following = self._opened_next(self.newest_segment())
-                        if following is not None:  # it has come since: what came before it did too
-                            yield from self._batches(descriptor, header)
-                    self._leave(descriptor, header, following)
-                except BaseException:
-                    if following is not None:
-                        self._files.close(following)
-                    raise
+                yield from self._batches(descriptor, header)
+                if following is None:
+                    following = self._opened_next(self.newest_segment())
+                    if following is not None:  # it has come since: what came before it did too
+                        yield from self._batches(descriptor, header)
+                self._leave(descriptor, header, following)
+            except BaseException:  # also where whoever reads has had enough
+                if following is not None:
+                    self._files.close(following)
+                raise
             finally:
                 self._files.close(descriptor)
             descriptor = following

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from sidecar.rules.windows import Account
+from sidecar.rules.windows import Account, Figures
 
 
 class Live(Struct, frozen=True, kw_only=True):
@@ -43,6 +43,7 @@ class Reservations:
         self._limits = limits
         self._accounts = accounts
         self._live: dict[tuple[str, str], Live] = {}
+        self._unbegun: dict[tuple[str, str], Live] = {}  # their begin is on its way to the disk
         self._by_caller: Counter[str] = Counter()
         self._by_connector: Counter[str] = Counter()
 
@@ -69,6 +70,8 @@ class Reservations:
         if account.allows(now_unix_ms, amount_micro_usd):
             return None
         start = account.window_start(now_unix_ms)
+        if start < account.kept_from_unix_ms:
+            return f"what was spent in the window from {start} is no longer kept: the clock has stepped back"
         return (
             f"{amount_micro_usd} micro-USD are needed, {account.spent(start)} spent and {account.reserved(start)}"
             f" reserved of {account.ceiling_micro_usd} in the window of {account.window_seconds} s from {start}"
@@ -80,9 +83,13 @@ class Reservations:
         assert key not in self._live, "a live id is taken twice"
         assert len(self._live) < self._limits.daemon, "a slot is taken that is not there"
         self._accounts[live.caller].reserve(live.admitted_at_unix_ms, live.reservation_micro_usd)
-        self._live[key] = live
+        self._live[key] = self._unbegun[key] = live
         self._by_caller[live.caller] += 1
         self._by_connector[live.connector] += 1
+
+    def begun(self, live: Live) -> None:
+        """Its begin is on disk."""
+        del self._unbegun[live.caller, live.request_id]
 
     def settle(self, live: Live, charge_micro_usd: int) -> None:
         """The request is complete on disk: the slot is free, the charge stands in place of the reservation."""
@@ -98,10 +105,31 @@ class Reservations:
         """The request began and can't be completed: the slot is free, the reservation stays."""
         self._leave(live)
 
+    def settle_left_open(
+        self, caller: str, admitted_at_unix_ms: int, reservation_micro_usd: int, charge_micro_usd: int
+    ) -> None:
+        """A request that an earlier run left open is complete on disk. A caller that is gone has no account."""
+        if (account := self._accounts.get(caller)) is not None:
+            account.settle(admitted_at_unix_ms, reservation_micro_usd, charge_micro_usd)
+
+    def on_record(self) -> dict[str, Figures]:
+        """The accounts of all callers as far as records have landed: without reservations whose begin has not."""
+        unlanded: dict[str, Counter[int]] = {caller: Counter() for caller in self._accounts}
+        for live in self._unbegun.values():
+            start = self._accounts[live.caller].window_start(live.admitted_at_unix_ms)
+            unlanded[live.caller][start] += live.reservation_micro_usd
+        return {caller: _without(account.figures(), unlanded[caller]) for caller, account in self._accounts.items()}
+
     def _leave(self, live: Live) -> None:
+        self._unbegun.pop((live.caller, live.request_id), None)
         del self._live[live.caller, live.request_id]
         self._by_caller[live.caller] -= 1
         self._by_connector[live.connector] -= 1
+
+
+def _without(figures: Figures, unlanded: Counter[int]) -> Figures:
+    landed = ((start, amount - unlanded[start]) for start, amount in figures.reserved.items())
+    return structs.replace(figures, reserved={start: amount for start, amount in landed if amount})
 
 
 def _in_use(whose: str, used: int, limit: int) -> str:

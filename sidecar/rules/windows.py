@@ -4,12 +4,32 @@ An account holds, for each window of one caller, what is settled and what is
 reserved. The same three steps that the running daemon takes are taken again
 when the ledger is read at open, so a restart comes to the same numbers. No
 time zone and no clock is asked: the instant of admission is an argument.
+
+Windows of a second are many in a year, so old ones are forgotten: the newest
+are kept, and those in which something is open. A forgotten window would look
+unspent, so nothing is admitted to one; only a clock that steps back over all
+the windows that are kept can ask for it.
 Source: CONTRACT section 5.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+WINDOWS_KEPT: Final = 64  # of each caller, the newest in which something was charged
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """An account at one instant, by the first millisecond of each window; `spent` is whole from `kept_from` on."""
+
+    window_seconds: int
+    kept_from_unix_ms: int
+    spent: Mapping[int, int]
+    reserved: Mapping[int, int]
 
 
 def window_start(at_unix_ms: int, window_seconds: int) -> int:
@@ -27,6 +47,7 @@ class Account:
         self.ceiling_micro_usd = ceiling_micro_usd
         self._spent: defaultdict[int, int] = defaultdict(int)
         self._reserved: defaultdict[int, int] = defaultdict(int)
+        self.kept_from_unix_ms = 0  # windows before it may have been forgotten
 
     def window_start(self, now_unix_ms: int) -> int:
         """The first millisecond of the window that holds `now`."""
@@ -43,6 +64,8 @@ class Account:
     def allows(self, now_unix_ms: int, amount_micro_usd: int) -> bool:
         """Whether one more reservation fits under the ceiling of now's window; exactly at it fits."""
         start = self.window_start(now_unix_ms)
+        if start < self.kept_from_unix_ms:
+            return False
         held = self._spent.get(start, 0) + self._reserved.get(start, 0)
         return held + amount_micro_usd <= self.ceiling_micro_usd
 
@@ -56,10 +79,28 @@ class Account:
         start = self.window_start(admitted_at_unix_ms)
         self._let_go(start, reservation_micro_usd)
         self._spent[start] += charge_micro_usd
+        if len(self._spent) > 2 * WINDOWS_KEPT + len(self._reserved):
+            self._forget_old()
 
     def release(self, admitted_at_unix_ms: int, reservation_micro_usd: int) -> None:
         """The reservation goes without a charge."""
         self._let_go(self.window_start(admitted_at_unix_ms), reservation_micro_usd)
+
+    def figures(self) -> Figures:
+        """A copy of all that is held."""
+        return Figures(
+            window_seconds=self.window_seconds,
+            kept_from_unix_ms=self.kept_from_unix_ms,
+            spent=dict(self._spent),
+            reserved=dict(self._reserved),
+        )
+
+    def _forget_old(self) -> None:
+        """All but the newest windows, and those in which something is open."""
+        oldest_kept = sorted(self._spent)[-WINDOWS_KEPT]
+        self.kept_from_unix_ms = max(self.kept_from_unix_ms, oldest_kept)
+        for start in [start for start in self._spent if start < oldest_kept and start not in self._reserved]:
+            del self._spent[start]
 
     def _let_go(self, start: int, reservation_micro_usd: int) -> None:
         left = self._reserved.get(start, 0) - reservation_micro_usd

@@ -98,6 +98,7 @@ class _Carried:
             self._carrier.unavailable(self._admitted.live, self._answer, landed)
             return
         self._place = landed
+        self._carrier.reservations.begun(self._admitted.live)
         self._carrier.later(self._ask)  # behind the answers that have landed with it
 
     def _ask(self) -> None:

@@ -23,7 +23,9 @@ from typing import Final
 import trio
 
 from sidecar.contract.frames import BadFrame, parse
+from sidecar.contract.operator_frames import OperatorCheck, OperatorFrame, OperatorResolve
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
+from sidecar.service.carrier import GiveAnswer
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.exchange import Exchange
@@ -34,8 +36,11 @@ from sidecar.service.turn import Act
 
 _FRAMES_PER_CHECKPOINT: Final = 16
 _UNSENT_BYTES_MAX: Final = 1_048_576  # above this, the connection is not read from
-_REPLAYS_MAX: Final = 16  # read back from disk at once for one connection
+_REPLAYS_MAX: Final = 16  # read back from disk, or asked by an operator, at once for one connection
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
+
+
+Operate = Callable[[OperatorFrame, Start, GiveAnswer], None]
 
 
 class _CutOff(Exception):
@@ -62,6 +67,7 @@ class Connection:
         start_replay: Start,
         start_writer: Start,
         at_end_of_turn: Callable[[Act], None],
+        operate: Operate,
     ) -> None:
         self._stream = stream
         self._callers = callers
@@ -73,13 +79,14 @@ class Connection:
         self._start_replay = start_replay
         self._start_writer = start_writer
         self._at_end_of_turn = at_end_of_turn
+        self._operate = operate
         self._outgoing: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._writing = False
         self._broken = False
         self._at_end = False  # the client has said all
         self._under_way = 0
-        self._replaying = 0
+        self._replaying = 0  # what operators ask included
         self._coming_bytes = 0  # of replays that are being read back
         self._changed = trio.Event()
 
@@ -189,6 +196,12 @@ class Connection:
     def _take(self, frame: bytes) -> None:
         """Decides one frame. Its bytes stay held while an admitted request runs, and are given back otherwise."""
         parsed = parse(frame)
+        if isinstance(parsed, OperatorResolve | OperatorCheck):
+            self._held.give_back(len(frame))
+            self._under_way += 1
+            self._replaying += 1
+            self._operate(parsed, self._start_replay, self._operated)
+            return
         if isinstance(parsed, BadFrame):
             decision: Decision = Answered(error_frame(parsed.code, parsed.message))
         else:
@@ -208,6 +221,10 @@ class Connection:
 
     def _carried(self, held_bytes: int, answer: bytes) -> None:
         self._held.give_back(held_bytes)
+        self._finish(answer)
+
+    def _operated(self, answer: bytes) -> None:
+        self._replaying -= 1
         self._finish(answer)
 
     async def _replay(self, replay: Replay) -> None:

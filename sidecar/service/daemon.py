@@ -11,7 +11,8 @@
 
 An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
 `drain_seconds_max`, a second signal shortens it, the rest is cancelled and
-recorded; exit 0. A poisoned ledger: running calls are dropped, what is durable
+recorded; exit 0, or 70 where it began because the accounts were found to
+contradict the ledger. A poisoned ledger: running calls are dropped, what is durable
 is answered for at most ten seconds, exit 74. A ledger that doesn't answer past
 the drain: the process ends with 74, since its thread can't be waited for.
 Source: CONTRACT sections 4 and 6.
@@ -42,6 +43,8 @@ from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
+from sidecar.service.operators import Operators
+from sidecar.service.peer import Peer
 from sidecar.service.stream import SocketStream
 from sidecar.service.tasks import Tasks
 from sidecar.service.turn import EndOfTurn
@@ -133,10 +136,14 @@ class Daemon:
         self._exchange = Exchange(
             config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._turn.later
         )
+        self._operators = Operators(
+            config, ledger, reservations, log, clock_unix_ms, self._stop_for_mismatch, self._wake
+        )
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
         self._told_to_stop = trio.Event()
+        self._end_code = os.EX_OK
         log.gather(self._turn.soon)
         self._told_poisoned = False
 
@@ -198,7 +205,7 @@ class Daemon:
             self._told_to_stop.set()
             self._changed.unpark_all()
 
-    async def _serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
+    async def _serve(self, stream: trio.SocketStream, callers: frozenset[str], operator: Peer | None) -> None:
         daemon = self._config.daemon
         connection = Connection(
             SocketStream.taken_from(stream, self._arrivals),
@@ -211,6 +218,7 @@ class Daemon:
             start_replay=self._replays.start_soon,
             start_writer=self._writers.start_soon,
             at_end_of_turn=self._turn.soon,
+            operate=partial(self._operators.take, operator),
         )
         try:
             await connection.serve()
@@ -239,12 +247,18 @@ class Daemon:
         await self._finish_requests()
         with trio.move_on_after(_FLUSH_SECONDS_MAX):
             await self._flush()
-        return os.EX_OK
+        return self._end_code
+
+    def _stop_for_mismatch(self) -> None:
+        """The accounts are wrong, so nothing more may be reserved from them. What runs is paid for, and recorded."""
+        self._end_code = os.EX_SOFTWARE
+        self._exchange.draining = True
+        self._told_to_stop.set()
 
     async def _flush(self) -> None:
         """Returns when every answer has left: none is read back, put off or being written."""
-        while self._replays.count or self._turn.pending or self._writers.count:
-            await self._until(lambda: self._replays.count == 0)
+        while self._replays.count or self._operators.resolving or self._turn.pending or self._writers.count:
+            await self._until(lambda: self._replays.count == 0 and self._operators.resolving == 0)
             await self._turn.over()
             await self._until(lambda: self._writers.count == 0)
 
@@ -254,6 +268,7 @@ class Daemon:
         if self._exchange.running:
             self._log.warning("cancelling", running=self._exchange.running)
         self._exchange.stop("the daemon was stopped while this request ran")
+        self._operators.stop("the daemon is stopping")
         with trio.move_on_after(_LEDGER_SECONDS_MAX) as patience:
             await self._until(lambda: self._exchange.running == 0)
         if patience.cancelled_caught and self._exchange.running:
@@ -274,6 +289,7 @@ class Daemon:
             f" then exit with {DISK_ERROR}"
         )
         self._exchange.stop("the ledger failed")
+        self._operators.stop("the ledger failed")
         with trio.move_on_after(_POISONED_SECONDS_MAX):
             await self._until(lambda: self._exchange.running == 0 and self._doorkeeper.connections == 0)
         return DISK_ERROR

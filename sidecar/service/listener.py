@@ -92,7 +92,7 @@ class Bound:
             return
 
 
-Serve = Callable[[trio.SocketStream, frozenset[str]], Awaitable[None]]
+Serve = Callable[[trio.SocketStream, frozenset[str], Peer | None], Awaitable[None]]  # the last one: an operator
 
 
 class Doorkeeper:
@@ -126,8 +126,8 @@ class Doorkeeper:
             self._log.warning("peer_unknown", why=str(error))
             await self._turn_away(stream, "not_admitted", "the kernel doesn't say who is calling")
             return
-        callers = self.callers_of(peer)
-        if not callers and not self._is_operator(peer):
+        callers, operator = self.callers_of(peer), peer if self._is_operator(peer) else None
+        if not callers and operator is None:
             self._log.warning("not_admitted", uid=peer.uid, pid=peer.pid)
             await self._turn_away(stream, "not_admitted", f"uid {peer.uid} may call as nobody here")
             return
@@ -139,7 +139,7 @@ class Doorkeeper:
         self._connections += 1
         self._by_user[peer.uid] += 1
         try:
-            await self._serve(stream, callers)
+            await self._serve(stream, callers, operator)
         finally:
             self._connections -= 1
             self._by_user[peer.uid] -= 1

@@ -10,6 +10,7 @@ from sidecar.contract import values as v
 from sidecar.ledger.landing import Place
 
 CALLER = "dungeon"
+WINDOW_SECONDS = 86_400
 ANSWER_BYTES = 600
 BETWEEN_MS = 8_640  # ten thousand requests a day
 _ANSWER = v.STORED_AS_IS + b"wording " * (ANSWER_BYTES // 8)
@@ -19,6 +20,10 @@ _PRICES = (
         input=3_000_000, cache_read=300_000, cache_write_short=3_750_000, cache_write_long=6_000_000, output=7_000_000
     ),
 )
+
+
+def window_of(caller: str) -> int:
+    return WINDOW_SECONDS if caller == CALLER else 0
 
 
 def request_id(number: int) -> str:

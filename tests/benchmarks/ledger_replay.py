@@ -17,12 +17,11 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from sidecar.contract.values import CompletedRecord
+from sidecar.contract.values import BeginRecord
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, RECORD_HEADER_BYTES, BatchHeader
-from sidecar.ledger.lean_records import BeginAtOpen
 from sidecar.ledger.opening import Opening, Told
 from sidecar.rules.windows import Account
 
@@ -96,16 +95,17 @@ def replay(directory: Path) -> int:
     """With the spend of every caller, as a daemon counts it."""
     accounts: defaultdict[str, Account] = defaultdict(lambda: Account(86_400, 1 << 60))
 
-    def begun(begin: BeginAtOpen) -> None:
+    def held(begin: BeginRecord) -> None:
         accounts[begin.caller_runtime_id].reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
 
-    def completed(begin: BeginAtOpen, record: CompletedRecord) -> None:
-        account = accounts[begin.caller_runtime_id]
-        account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
+    def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:
+        accounts[caller].settle(admitted_at_unix_ms, 0, charge_micro_usd)
 
-    told = Told(on_begin=begun, on_completed=completed)
+    told = Told(on_open=held, on_sum=charged)
     opening = Opening(DiskFiles(), directory, window_of=lambda caller: 86_400, now_unix_ms=0, told=told)
-    return recovery.replay(DiskFiles(), directory, opening.take, cold=False).records
+    found = recovery.replay(DiskFiles(), directory, opening.take, cold=False)
+    opening.tell()
+    return found.records
 
 
 def measured(directory: Path, folder: Path, rounds: int) -> tuple[dict[str, Pass], Pass]:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from kit import disk_faults
@@ -23,6 +24,8 @@ from kit.disk_scenarios import (
     FEW_AT_ONCE,
     SPARES,
     a_failure_in_use_is_final,
+    a_write_that_stays_short_is_final,
+    pressure_comes_and_goes_under_load,
     pressure_refuses_and_passes,
     slow_syncs_hold_callers_back_and_nothing_grows,
     spares_that_fail_are_pressure,
@@ -32,6 +35,7 @@ from kit.disk_trial import SEGMENT_BYTES, Trial, poisoned_once, refused_from_now
 from sidecar.ledger.files import DiskFiles
 
 pytestmark = pytest.mark.campaign
+faults = pytest.mark.faults  # every error at every call is for a campaign; some of each are in every run
 
 ERRORS = {
     "ENOSPC": "No space left on device",
@@ -69,22 +73,38 @@ def test_c2_a_failed_complete_in_the_segment_in_use_poisons_and_answers_nothing(
 # --- no spare segment can be made -------------------------------------------------------------------------------
 
 
+@faults
 def test_enospc_for_a_spare_is_pressure_on_a_small_tmpfs(trial: Trial) -> None:
     with disk_faults.small_tmpfs(trial.ledger, 8 * MEBIBYTE):
         pressure_refuses_and_passes(trial, "No space left on device", lambda _: disk_faults.ballast(trial.ledger))
 
 
+@faults
 def test_enospc_for_a_spare_is_pressure_on_ext4(trial: Trial) -> None:
     with disk_faults.ext4(trial.folder / "image", trial.ledger, 16 * MEBIBYTE):
         pressure_refuses_and_passes(trial, "No space left on device", lambda _: disk_faults.ballast(trial.ledger))
 
 
+@faults
 def test_enospc_for_a_spare_is_pressure_on_btrfs_though_it_copies_on_write(trial: Trial) -> None:
     """The segment in use is written in place: where every write needed new room, the first one would poison."""
     with disk_faults.btrfs(trial.folder / "image", trial.ledger) as disk:
         pressure_refuses_and_passes(trial, "No space left on device", lambda _: disk_faults.ballast(disk))
 
 
+@faults
+def test_pressure_comes_and_goes_under_load_on_ext4(trial: Trial) -> None:
+    with disk_faults.ext4(trial.folder / "image", trial.ledger, 64 * MEBIBYTE):
+        pressure_comes_and_goes_under_load(trial, lambda: disk_faults.ballast(trial.ledger))
+
+
+@faults
+def test_pressure_comes_and_goes_under_load_on_a_small_tmpfs(trial: Trial) -> None:
+    with disk_faults.small_tmpfs(trial.ledger, 64 * MEBIBYTE):
+        pressure_comes_and_goes_under_load(trial, lambda: disk_faults.ballast(trial.ledger))
+
+
+@faults
 def test_edquot_for_a_spare_is_pressure_on_btrfs_with_a_quota(trial: Trial) -> None:
     """Segments of the daemon's own reach the quota, and somebody raises it."""
 
@@ -100,6 +120,7 @@ def test_edquot_for_a_spare_is_pressure_on_btrfs_with_a_quota(trial: Trial) -> N
         pressure_refuses_and_passes(trial, "Disk quota exceeded", lambda _: until_it_is_raised(directory))
 
 
+@faults
 def test_a_btrfs_quota_without_one_byte_left_poisons_and_loses_nothing(trial: Trial) -> None:
     """Under a quota a write in place still needs room for its bookkeeping; without it the segment in use fails."""
     with disk_faults.btrfs(trial.folder / "image", trial.folder / "disk") as disk:
@@ -120,6 +141,7 @@ def test_a_btrfs_quota_without_one_byte_left_poisons_and_loses_nothing(trial: Tr
         trial.check(daemon=FEW_AT_ONCE)
 
 
+@faults
 def test_a_spare_that_finds_too_little_room_takes_none_of_it(tmp_path: Path) -> None:
     """What there is stays for the bookkeeping of the segment in use, also while making the spare is tried again."""
     files = DiskFiles()
@@ -138,6 +160,13 @@ def test_a_spare_that_finds_too_little_room_takes_none_of_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("call", ["pwritev2", "fdatasync"])
 def test_any_error_for_a_spare_is_pressure(trial: Trial, call: str, error: str) -> None:
     spares_that_fail_are_pressure(trial, call, error, ERRORS[error])
+
+
+@faults
+@pytest.mark.parametrize("half", ["begin", "complete"])
+def test_a_write_that_stays_short_is_final_on_ext4(trial: Trial, half: Literal["begin", "complete"]) -> None:
+    with disk_faults.ext4(trial.folder / "image", trial.ledger, 64 * MEBIBYTE):
+        a_write_that_stays_short_is_final(trial, half)
 
 
 # --- a slow disk (short writes and the order of calls are in every run: tests/service/test_disk_faults.py) ----------

@@ -24,6 +24,7 @@ from sidecar.contract import values as v
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.requests import Request, requests_of
 from sidecar.ledger.second_reading import Reading
+from sidecar.service import resolution
 from sidecar.service.settlement import result_frame
 
 WHY = "the provider's bill has no such call"
@@ -88,7 +89,8 @@ def test_a_ledger_that_a_daemon_holds_is_75_and_left_alone(directory: Path, caps
         before = contents_of(directory)
         assert resolved(directory) == os.EX_TEMPFAIL
         assert capsys.readouterr().err == (
-            f"sidecar ledger resolve: the ledger {directory} is held by pid {os.getpid()}: stop it first\n"
+            f"sidecar ledger resolve: the ledger {directory} is held by pid {os.getpid()}: with --socket PATH in the"
+            f" place of {directory} that daemon settles it; or stop it first\n"
         )
         assert contents_of(directory) == before
     finally:
@@ -136,7 +138,7 @@ def test_a_stop_while_it_settles_waits_until_the_record_is_on_disk(
         signal.raise_signal(signal.SIGTERM)
         return result_frame(*terms)
 
-    monkeypatch.setattr(ledger_resolve, "result_frame", stopped)
+    monkeypatch.setattr(resolution, "result_frame", stopped)
     assert resolved(directory) == 143
     assert "is settled at 0 micro-USD" in capsys.readouterr().out
     assert not LedgerView(directory).open

@@ -17,6 +17,7 @@ from kit import independent
 
 from sidecar.contract import canonical
 from sidecar.contract import connector_frames as c
+from sidecar.contract import operator_frames as o
 from sidecar.contract import values as v
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,10 @@ TYPES: dict[str, type[v.Value]] = {
     "connector_request.v1": c.ConnectorRequest,
     "connector_event.v1": c.ConnectorEvent,
     "connector_outcome.v1": c.ConnectorOutcome,
+    "operator_resolve.v1": o.OperatorResolve,
+    "operator_resolved.v1": o.OperatorResolved,
+    "operator_check.v1": o.OperatorCheck,
+    "operator_checked.v1": o.OperatorChecked,
 }
 EDGES = [0, 1, 127, 128, 255, 256, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1]
 

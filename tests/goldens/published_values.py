@@ -14,6 +14,7 @@ from typing import Any, get_args
 from kit import wire
 
 from sidecar.contract import connector_frames as c
+from sidecar.contract import operator_frames as o
 from sidecar.contract import values as v
 
 Named = Iterator[tuple[str, Any]]
@@ -397,6 +398,76 @@ def connector_outcomes() -> Named:
         yield f"cost_micro_usd {number}", connector_outcome(cost_micro_usd=number)
 
 
+def resolve(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": o.OPERATOR_RESOLVE,
+        "caller_runtime_id": "dungeon",
+        "request_id": "turn-1",
+        "charge": "nothing",
+        "who": "ada",
+        "why": "not on the provider's bill",
+        **changes,
+    }
+
+
+def resolves() -> Named:
+    """All of them within the rules for ids and words."""
+    for charge in get_args(o.ResolutionCharge):
+        yield f"charge {charge}", resolve(charge=charge)
+    for length in (1, 31, 32, o.WHO_CHARACTERS_MAX):
+        yield f"who of {length} bytes", resolve(who="w" * length)
+    for length in (1, 255, 256, o.WHY_CHARACTERS_MAX):
+        yield f"why of {length} bytes", resolve(why="y" * length)
+    yield "why of the most characters, four bytes each", resolve(why="\U0001f642" * o.WHY_CHARACTERS_MAX)
+    yield "words in any script", resolve(who="\u05e9\u05dc\u05d5\u05dd", why="caf\u00e9 \ufb01")
+    yield "ids of 256 bytes", resolve(caller_runtime_id="~" * 256, request_id="!" * 256)
+
+
+def resolved(found: str = "settled", **changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": o.OPERATOR_RESOLVED,
+        "caller_runtime_id": "dungeon",
+        "request_id": "turn-1",
+        "found": found,
+        "message": "a sentence for a person",
+        **changes,
+    }
+
+
+def resolveds() -> Named:
+    for found in get_args(o.Found):
+        yield found, resolved(found)
+    yield "charge_micro_usd nil", resolved("ended", charge_micro_usd=None)
+    for number in (0, *INTEGERS):
+        yield f"charge_micro_usd {number}", resolved(charge_micro_usd=number)
+
+
+def checks() -> Named:
+    yield "the only one", {"schema_id": o.OPERATOR_CHECK}
+
+
+def checked(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": o.OPERATOR_CHECKED,
+        "batch": 6,
+        "head_sha256": digest_of(request()),
+        "windows": 1,
+        "settled_micro_usd": 4177,
+        "open_micro_usd": 4104,
+        "mismatches": [],
+        **changes,
+    }
+
+
+def checkeds() -> Named:
+    yield "equal", checked()
+    yield "of nothing", checked(windows=0, settled_micro_usd=0, open_micro_usd=0, batch=1)
+    for count in (1, 15, 16):
+        yield f"mismatches: {count} of them", checked(mismatches=[f"window {n} differs" for n in range(count)])
+    for member in ("batch", "windows", "settled_micro_usd", "open_micro_usd"):
+        yield f"{member} at its greatest", checked(**{member: 2**64 - 1})
+
+
 PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "input_reasoning_state.v1": (v.InputReasoningState, reasoning_states),
     "provider_request.v1": (v.ProviderRequest, requests),
@@ -408,4 +479,8 @@ PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "connector_request.v1": (c.ConnectorRequest, connector_requests),
     "connector_event.v1": (c.ConnectorEvent, connector_events),
     "connector_outcome.v1": (c.ConnectorOutcome, connector_outcomes),
+    "operator_resolve.v1": (o.OperatorResolve, resolves),
+    "operator_resolved.v1": (o.OperatorResolved, resolveds),
+    "operator_check.v1": (o.OperatorCheck, checks),
+    "operator_checked.v1": (o.OperatorChecked, checkeds),
 }

@@ -279,6 +279,29 @@ NO_OBJECTS = {
 }
 
 
+def malformed_operators() -> Iterator[Sample]:
+    """What an operator's frame must not be; whether the peer is an operator is not asked before."""
+    for name, value in (
+        ("a member that the schema does not know", published.resolve(extra=1)),
+        ("a charge that there is not", published.resolve(charge="half")),
+        ("a caller that is no id", published.resolve(caller_runtime_id="not an id")),
+        ("a request id of 257 bytes", published.resolve(request_id="x" * 257)),
+        ("who is empty", published.resolve(who="")),
+        ("who is only spaces", published.resolve(who="   ")),
+        ("who of 129 characters", published.resolve(who="w" * 129)),
+        ("why of 769 characters", published.resolve(why="y" * 769)),
+        ("why on two lines", published.resolve(why="one\ntwo")),
+        ("why with a control character", published.resolve(why="\x1b[31m")),
+        ("why is bin", published.resolve(why=b"why")),
+        *(
+            (f"{member} is missing", {key: said for key, said in published.resolve().items() if key != member})
+            for member in ("caller_runtime_id", "request_id", "charge", "who", "why")
+        ),
+        ("a check with a member", {"schema_id": "gamecult.model.operator_check.v1", "batch": 1}),
+    ):
+        yield Sample(name, write(value), code="malformed_frame")
+
+
 def rejected() -> dict[str, list[Sample]]:
     """Every frame that must be refused, by the file that it stands in."""
     return {
@@ -286,6 +309,7 @@ def rejected() -> dict[str, list[Sample]]:
         "not_dispatched": list(not_dispatched()),
         "ids_unreadable": list(ids_unreadable()),
         "malformed_invocations": list(malformed()),
+        "malformed_operators": list(malformed_operators()),
     }
 
 

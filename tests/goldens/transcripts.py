@@ -14,13 +14,17 @@ from typing import Any
 import msgpack
 import trio
 import trio.testing
-from kit import build
+from kit import build, wire
+from kit.memory_ledger import MemoryLedger
 from kit.road import CONFIG, DEFAULTS, Road
 
+from goldens import published_values
 from sidecar.connectors.script import Rule, ScriptedCall, ScriptedFailure
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import values as v
 from sidecar.rules.framing import framed
+from sidecar.service.decision import Admitted
+from sidecar.service.peer import Peer
 
 RULES = (
     Rule(tool="look", deltas=("A staircase ", "leads down.")),
@@ -33,11 +37,18 @@ RULES = (
 LOOK = v.ToolDefinition(name="look", description="Looks.", parameters_json='{"type": "object"}')
 
 
+OPERATOR = "\n[[operator]]\n"  # the daemon's own user, and so is the peer of the transcript
+
+
 @dataclass
 class Transcript:
-    """What the client sends, one entry a write; a number of answers is awaited after each."""
+    """What the client sends, one entry a write; a number of answers is awaited after each.
+
+    `left_open` is an invocation of which a crash has left nothing but its begin.
+    """
 
     what: str
+    left_open: bytes | None = None
     writes: list[tuple[bytes, int, str]] = field(default_factory=list)
 
     def send(self, *frames: bytes, answers: int = 1, comment: str) -> Transcript:
@@ -52,6 +63,10 @@ class Transcript:
 def asked(request_id: str, *items: v.InputItem, **changes: Any) -> bytes:
     members = {name: changes.pop(name) for name in ("caller_runtime_id", "max_cost_micro_usd") if name in changes}
     return build.frame(build.request(*items, request_id=request_id, **changes), **members)
+
+
+def decision(**changes: Any) -> bytes:
+    return wire.write(published_values.resolve(**{"request_id": "lost-1", **changes}))
 
 
 def broken(**changes: Any) -> bytes:
@@ -98,6 +113,13 @@ def _all() -> dict[str, Transcript]:
         .send(bytes(msgpack.packb({"schema_id": "gamecult.model.unheard_of.v1"})), comment="unknown_schema")
         .send(broken(caller_runtime_id="not an id"), comment="malformed_frame: an id that can't be read")
         .send(asked("after-all"), comment="and then an invocation"),
+        "resolve": Transcript("An operator settles what a crash left open; the decision is replayed.", asked("lost-1"))
+        .send(asked("lost-1"), comment="the bytes that were sent before the crash")
+        .send(decision(), comment="operator_resolve")
+        .send(decision(), comment="the same again: nothing is left to settle")
+        .send(decision(request_id="never-1"), comment="a request that is not on record")
+        .send(asked("lost-1"), comment="the bytes that were sent before the crash")
+        .send(decision(why="two\nlines"), comment="malformed_frame: why is not on one line"),
         "stray_http": Transcript("An HTTP client is told so, and the connection is closed.").raw(
             b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", comment="frame_size"
         ),
@@ -112,11 +134,12 @@ def _all() -> dict[str, Transcript]:
 
 
 async def _played(transcript: Transcript) -> list[dict[str, Any]]:
-    road = Road(connector=Scripted(RULES))
+    road = Road(connector=Scripted(RULES), ledger=await _left_open(transcript.left_open))
     ours, theirs = trio.testing.memory_stream_pair()
     steps: list[dict[str, Any]] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(road.connection(theirs, nursery).serve)
+        operator = Peer(pid=1, uid=0, gids=frozenset({0})) if transcript.left_open else None
+        nursery.start_soon(road.connection(theirs, nursery, operator=operator).serve)
         for sent, answers, comment in transcript.writes:
             steps.append(_step("client", sent, comment))
             await ours.send_all(sent)
@@ -125,6 +148,17 @@ async def _played(transcript: Transcript) -> list[dict[str, Any]]:
         await ours.send_eof()
         assert await ours.receive_some() == b"", "nothing more is said"
     return steps
+
+
+async def _left_open(frame: bytes | None) -> MemoryLedger:
+    """A ledger after a crash."""
+    before = Road(connector=Scripted(RULES))
+    if frame is not None:
+        admitted = before.decide(frame)
+        assert isinstance(admitted, Admitted)
+        await before.ledger.begin(admitted.begin)
+    before.ledger.reopen()
+    return before.ledger
 
 
 async def _next_frame(stream: Any) -> bytes:
@@ -144,6 +178,8 @@ def road_word(frame: bytes) -> str:
     value = msgpack.unpackb(frame[4:])
     if "code" in value:
         return f"transport_error {value['code']}"
+    if "found" in value:
+        return f"operator_resolved {value['found']}"
     disposition = value["disposition"]
     return f"Refused({disposition['Refused']})" if "Refused" in disposition else "Transported"
 
@@ -160,7 +196,7 @@ def transcripts() -> dict[str, dict[str, Any]]:
             "name": name,
             "what": transcript.what,
             "now_unix_ms": build.NOW,
-            "config_toml": CONFIG.format(**DEFAULTS),
+            "config_toml": CONFIG.format(**DEFAULTS) + (OPERATOR if transcript.left_open else ""),
             "steps": trio.run(_played, transcript, clock=trio.testing.MockClock(autojump_threshold=0)),
         }
     return made

@@ -23,6 +23,7 @@ class CountedProvider:
         self.asked: Counter[str] = Counter()
         self.held: set[str] = set()
         self.answer_characters = 40
+        self._answers = 0
         self._released = threading.Event()
         self._lock = threading.Lock()
         self.server = _Server(("127.0.0.1", 0), _answering(self))
@@ -37,13 +38,22 @@ class CountedProvider:
     def requests(self) -> int:
         return sum(self.asked.values())
 
+    def characters_of(self, words: str) -> int:
+        """How long the answer to this is."""
+        return self.answer_characters
+
     def release(self) -> None:
         self._released.set()
+
+    def hold(self) -> None:
+        """From now on those in `held` wait again, until the next release."""
+        self._released.clear()
 
     def answer(self, words: str) -> bytes:
         with self._lock:
             self.asked[words] += 1
-            text = f"answer {self.requests} ".ljust(self.answer_characters, ".")
+            self._answers += 1
+            text = f"answer {self._answers} ".ljust(self.characters_of(words), ".")
         if words in self.held:
             self._released.wait(_GIVE_UP_SECONDS)
         chunks = (
@@ -82,10 +92,16 @@ def _answering(provider: CountedProvider) -> type[http.server.BaseHTTPRequestHan
 @contextmanager
 def counted_provider() -> Iterator[CountedProvider]:
     provider = CountedProvider()
+    with serving(provider):
+        yield provider
+
+
+@contextmanager
+def serving(provider: CountedProvider) -> Iterator[None]:
     thread = threading.Thread(target=provider.server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield provider
+        yield
     finally:
         provider.release()
         provider.server.shutdown()

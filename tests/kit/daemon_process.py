@@ -15,19 +15,20 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgpack
+from kit.preloaded import Forked, Preloaded
 
 START_SECONDS_MAX = 30.0
 
 CONFIG = """
 [daemon]
 socket = "s.sock"
-frame_bytes_max = 196608
+frame_bytes_max = {frame_bytes_max}
 drain_seconds_max = 20
 {daemon}
 
 [ledger]
 directory = "ledger"
-segment_bytes = 1048576
+segment_bytes = {segment_bytes}
 
 [[caller]]
 id = "dungeon"
@@ -65,8 +66,9 @@ def write_config(
     daemon: str = "",
     upstream: str = "echo-1",
     price_input: int = 2_000_003,
+    frame_bytes_max: int = 196_608,
 ) -> Path:
-    """A configuration in this folder, with a scripted connector unless another is given."""
+    """A configuration in this folder, with a scripted connector unless another is given; the smallest segments."""
     if script is not None:
         (folder / "script.toml").write_text(script)
     with_script = 'kind = "scripted"' + ('\nscript = "script.toml"' if script is not None else "")
@@ -75,6 +77,7 @@ def write_config(
         CONFIG.format(
             connector=connector or with_script, ceiling=ceiling, concurrent=concurrent, callers=callers, daemon=daemon,
             upstream=upstream, price_input=price_input,
+            frame_bytes_max=frame_bytes_max, segment_bytes=4 * (frame_bytes_max + 65_536),
         )
     )  # fmt: skip
     return config
@@ -83,7 +86,7 @@ def write_config(
 class Process:
     """A daemon that runs; `log()` is what it has said so far."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
         self.folder = folder
         self.process = process
         self._log = log
@@ -116,9 +119,16 @@ class Process:
         return self.process.wait(timeout=40)
 
 
+# Where a campaign has set it, daemons without a wrapper are forked from it.
+preloaded: list[Preloaded] = []
+
+
 def spawn(folder: Path, *, wrapper: Sequence[str] = (), environ: dict[str, str] | None = None) -> Process:
     """A daemon on the configuration in this folder; not waited for."""
     log = folder / "log"
+    log.write_bytes(b"")
+    if preloaded and not wrapper and not environ:
+        return Process(folder, preloaded[-1].serve(folder / "sidecar.toml", log), log)
     command = [*wrapper, sys.executable, "-m", "sidecar", "serve", "--config", str(folder / "sidecar.toml")]
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stderr=sink, env={**os.environ, **(environ or {})})
@@ -212,7 +222,11 @@ class Client:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(60)
-        self._socket.connect(str(path))
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
         self._stream = self._socket.makefile("rb")
 
     def __enter__(self) -> Self:

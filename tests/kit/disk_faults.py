@@ -16,8 +16,8 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -239,6 +239,64 @@ def ext4(image: Path, place: Path, size_bytes: int, options: str = "") -> Iterat
         yield disk
     finally:
         unmount(place)
+
+
+class FailingDevice(Ext4):
+    """An ext4 on a block device whose writes fail while it is told so; what is written in that time is nowhere."""
+
+    def __init__(self, device: str, place: Path, trigger: Path) -> None:
+        super().__init__(Path(device), place)
+        self._options = "defaults"
+        self._trigger = trigger
+
+    def fail(self) -> None:
+        self._trigger.touch()
+
+    def heal(self) -> None:
+        self._trigger.unlink(missing_ok=True)
+
+
+@contextmanager
+def failing_device(folder: Path, place: Path, size_bytes: int) -> Iterator[FailingDevice]:
+    """A server of blocks that can refuse writes, seen as a file through FUSE, and as a device through a loop."""
+    needs_root()
+    needs("nbdkit", "nbdfuse", "mkfs.ext4", "losetup")
+    if not Path("/dev/fuse").exists():
+        pytest.skip("this kernel has no FUSE")
+    image, served, trigger = folder / "blocks", folder / "served", folder / "writes-fail"
+    with image.open("wb") as file:
+        file.truncate(size_bytes)
+    _run("mkfs.ext4", "-q", "-F", image)
+    served.mkdir()
+    place.mkdir()
+    faults = ("error-pwrite=EIO", "error-pwrite-rate=100%", f"error-pwrite-file={trigger}")
+    socket = folder / "blocks.sock"
+    server = ["nbdkit", "-f", "-U", str(socket), "--filter=error", "file", str(image), *faults]
+    with ExitStack() as undone:
+        undone.enter_context(_running(server, socket.exists))
+        disk = served / "disk"
+        undone.enter_context(_running(["nbdfuse", str(disk), "--unix", str(socket)], disk.exists))
+        undone.callback(lambda: is_mounted(served) and unmount(served))
+        device = _run("losetup", "-f", "--show", disk).strip()
+        undone.callback(lambda: _run("losetup", "-d", device))
+        undone.callback(unmount, place)
+        undone.callback(trigger.unlink, missing_ok=True)
+        made = FailingDevice(device, place, trigger)
+        made.mount()
+        yield made
+
+
+@contextmanager
+def _running(command: list[str], ready: Callable[[], bool]) -> Iterator[None]:
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: ready() or process.poll() is not None)
+        if process.poll() is not None:
+            pytest.skip(f"{command[0]} does not run here: {process.stderr.read().strip() if process.stderr else ''}")
+        yield
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
 
 
 @contextmanager

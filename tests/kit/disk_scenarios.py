@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
+import msgpack
 from kit import disk_faults
 from kit.daemon_process import Process, running_daemon, wait_until
-from kit.disk_trial import SEGMENT_BYTES, Trial, at_level, poisoned_once, pressed_once, refused_from_now_on
+from kit.disk_trial import SEGMENT_BYTES, Trial, at_level, poisoned_once, pressed, refused_from_now_on
 
 WARM_UPS = 4
 
@@ -67,13 +72,118 @@ def pressure_refuses_and_passes(trial: Trial, text: str, full: Full) -> None:
             wait_until(lambda: trial.ask(client, refused) == "end_turn")
             assert trial.ask(client, "later-01") == "end_turn", "admitted again, without a restart"
         assert daemon.stop() == 0
-        pressed_once(daemon, text)
+        pressed(daemon, text)
     trial.check(daemon=FEW_AT_ONCE)
 
 
 def spares_that_fail_are_pressure(trial: Trial, call: str, error: str, text: str) -> None:
     """Whatever the reason: nothing in use is touched by it."""
     pressure_refuses_and_passes(trial, text, lambda daemon: disk_faults.spares_fail(daemon, call, error))
+
+
+# --- under load ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def busy_callers(trial: Trial, daemon: Process, name: str, callers: int) -> Iterator[None]:
+    """Callers that ask one thing after the other until the daemon is gone or its ledger refuses; some have answers.
+
+    The block is entered once answers come, and must bring about what ends them.
+    """
+    names = [f"{name}{chr(ord('a') + caller)}" for caller in range(callers)]
+    threads = [threading.Thread(target=_ask_on, args=(trial, daemon, name)) for name in names]
+    before = len(trial.answers)
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(trial.answers) > before + callers)
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _ask_on(trial: Trial, daemon: Process, name: str) -> None:
+    try:
+        with daemon.connect() as client:
+            for turn in range(10_000):
+                client.send(trial.frame(f"{name}{turn:04}"))
+                answer = client.receive()
+                if answer is None or trial.heard(answer) == "ledger_unavailable":
+                    return
+    except OSError:
+        return
+
+
+PRESSED = re.compile(rf"No space left on device\): {SEGMENT_BYTES} bytes are needed and \d+ are free in ")
+NO_SPARE_YET = "until a spare segment is ready"
+FLAT_KIB = 16 << 10
+
+
+def pressure_comes_and_goes_under_load(trial: Trial, full: Callable[[], AbstractContextManager[None]]) -> None:
+    """Callers that never stop; in each round the disk fills up, and what runs settles; then there is room again."""
+    trial.provider.answer_characters = 150_000
+    rounds, resident, why = 5, list[int](), Counter[str]()
+    with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
+        disk_faults.wait_for_spares(trial.ledger, SPARES, SEGMENT_BYTES)
+        over = threading.Event()
+        callers = [threading.Thread(target=_press, args=(trial, daemon, f"{n:02}", over, why)) for n in range(4)]
+        for caller in callers:
+            caller.start()
+        try:
+            for number in range(rounds):
+                one_round_of_pressure(trial, daemon, number, full, why)
+                resident.append(disk_faults.resident_kib(daemon.pid))
+        finally:
+            over.set()
+            for caller in callers:
+                caller.join()
+        assert daemon.stop() == 0
+        pressed(daemon, "No space left on device", rounds)
+    trial.provider.answer_characters = 40
+    trial.check(daemon=FEW_AT_ONCE)
+    print(f"{rounds} times; {len(trial.answers)} answered; refused: {dict(why)}; resident {resident} KiB")
+    assert set(why) <= {"pressed", "no spare yet"}
+    assert max(resident[1:]) - resident[0] < FLAT_KIB
+
+
+def one_round_of_pressure(
+    trial: Trial, daemon: Process, number: int, full: Callable[[], AbstractContextManager[None]], why: Counter[str]
+) -> None:
+    ids = [f"run-{number}-{at}" for at in range(3)]
+    trial.provider.hold()
+    with daemon.connect() as client:
+        for request_id in ids:
+            trial.provider.held.add(request_id)
+            trial.send(client, request_id)
+        wait_until(lambda: all(trial.provider.asked[request_id] for request_id in ids))
+        with full():
+            before = why["pressed"]
+            wait_until(lambda: why["pressed"] > before + 20)
+            assert len(at_level(daemon, "warning")) == number + 1
+            trial.provider.release()
+            assert [trial.heard(client.receive() or b"") for _ in ids] == ["end_turn"] * len(ids), "what ran settles"
+    known = len(trial.answers)
+    wait_until(lambda: len(trial.answers) > known + 8)  # admitted again, without a restart
+
+
+def _press(trial: Trial, daemon: Process, name: str, over: threading.Event, why: Counter[str]) -> None:
+    """One request after the other, each until it is admitted; meanwhile what was answered is answered again."""
+    answered: list[str] = []
+    with daemon.connect() as client:
+        for turn in count():
+            if over.is_set():
+                return
+            request_id = f"{name}{len(answered):06}"
+            answer = client.ask(trial.frame(request_id))
+            if trial.heard(answer) == "end_turn":
+                answered.append(request_id)
+                continue
+            said = msgpack.unpackb(answer)
+            text = f"{said['code']}: {said['message']}"
+            why["pressed" if PRESSED.search(text) else "no spare yet" if NO_SPARE_YET in text else text] += 1
+            if answered:
+                assert trial.ask(client, answered[turn % len(answered)]) == "end_turn", "replays go on"
 
 
 # --- short writes -----------------------------------------------------------------------------------------------

@@ -16,10 +16,12 @@ import msgpack
 from kit.counted_provider import CountedProvider
 from kit.daemon_process import Client, Process, invocation, running_daemon, wait_until
 from kit.ledger_view import LedgerView
-from kit.road import said
+from kit.road import receipt, said
 
 from sidecar.ledger import recovery
 from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.requests import Request, requests_of
+from sidecar.ledger.second_reading import Reading
 
 SEGMENT_BYTES = 1 << 20  # of the configuration that daemon_process writes
 
@@ -101,6 +103,7 @@ class Trial:
         recorded = {begin.request_id: record.response[1:] for begin, record in view.completes}
         held = {begin.request_id for begin in view.open.values()}
         self._check_held_money(view, **config)
+        asked["one-mor"] += 1
         with self._restarted(**config) as daemon, daemon.connect() as client:
             for request_id, frame in self.sent.items():
                 answer = client.ask(frame)
@@ -121,9 +124,20 @@ class Trial:
         for request_id, answer in self.answers.items():
             assert recorded[request_id] == answer, "an answer was given that is not on record"
         begun = {begin.request_id for begin in view.begins}
+        assert self._charges(sound(self.ledger)) == {
+            **{begin.request_id: (record.charge_micro_usd, 0) for begin, record in view.completes},
+            **{begin.request_id: (None, begin.reservation_micro_usd) for begin in view.open.values()},
+        }, "verify and the daemon read other sums"
         assert set(self.provider.asked) <= begun, "something was sent upstream without a begin"
         assert max(self.provider.asked.values(), default=0) <= 1, "something was sent upstream twice"
         assert self.provider.requests <= len(view.begins)
+
+    def _charges(self, requests: Iterable[Request]) -> dict[str, tuple[int | None, int]]:
+        """What each has cost and what it holds; what was answered has cost what its receipt says."""
+        charges = {str(one.begun.members["request_id"]): (one.charge_micro_usd, one.held_micro_usd) for one in requests}
+        for request_id, answer in self.answers.items():
+            assert charges[request_id] == (receipt(answer)["cost_micro_usd"], 0)
+        return charges
 
     def _check_held_money(self, view: LedgerView, **config: Any) -> None:
         """What is open is told and holds its whole reservation: a ceiling that leaves no room for one more has none."""
@@ -138,10 +152,16 @@ class Trial:
             for request_id, answer in self.answers.items():
                 assert client.ask(self.sent[request_id]) == answer
             assert said(client.ask(invocation("one-more", "one-more"))) == "SpendCeiling"
+            assert said(client.ask(invocation("one-mor", "one-mor"))) == "end_turn", "no more is held than that"
             daemon.kill()
 
     def _restarted(self, **config: Any) -> Any:
         return running_daemon(self.folder, connector=self.provider.connector, **config)
+
+
+def sound(ledger: Path) -> list[Request]:
+    """The requests of a ledger as `verify` reads it: from the disk, with every checksum. Raises LedgerDamaged."""
+    return list(requests_of(Reading(ledger, cold=True, every_id=True)))
 
 
 def at_level(daemon: Process, level: str) -> list[str]:
@@ -169,11 +189,18 @@ def poisoned_once(daemon: Process, *texts: str) -> None:
         assert word in line
 
 
-def pressed_once(daemon: Process, text: str) -> None:
-    """One line says why requests are refused, and one that it is over; none is an error."""
+def pressed(daemon: Process, text: str, times: int = 1) -> None:
+    """Each time one line says why requests are refused, and one that it is over; none is an error."""
     assert at_level(daemon, "error") == []
-    (line,) = at_level(daemon, "warning")
-    assert line.startswith("ledger_pressure ")
-    for word in (text, f"{SEGMENT_BYTES} bytes are needed", str(daemon.folder / "ledger"), "no request is admitted"):
-        assert word in line
-    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "info")) == 1
+    lines = at_level(daemon, "warning")
+    assert len(lines) == times
+    for line in lines:
+        assert line.startswith("ledger_pressure ")
+        for word in (
+            text,
+            f"{SEGMENT_BYTES} bytes are needed",
+            str(daemon.folder / "ledger"),
+            "no request is admitted",
+        ):
+            assert word in line
+    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "info")) == times

@@ -28,6 +28,7 @@ class MemoryLedger:
         self.fail_complete_with: str | None = None
         self.room_bytes = 1 << 30
         self._recorded: dict[tuple[str, str], Recorded] = {}
+        self._left_open: dict[tuple[str, str], BeginRecord] = {}
         self._frames: dict[int, bytes] = {}
         self._offset = 0
         self._poison = trio.Event()
@@ -45,6 +46,19 @@ class MemoryLedger:
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         return self._recorded.get((caller_runtime_id, request_id))
+
+    @property
+    def landed_batch(self) -> int:
+        """Each record is a batch of its own."""
+        return self._offset
+
+    def reopen(self) -> None:
+        """As after a crash: what has begun and not ended is left open."""
+        begins = {(begin.caller_runtime_id, begin.request_id): begin for begin in self.begins}
+        self._left_open = {key: begin for key, begin in begins.items() if self._recorded[key].completed is None}
+
+    def indeterminate(self, caller_runtime_id: str, request_id: str) -> BeginRecord | None:
+        return self._left_open.get((caller_runtime_id, request_id))
 
     def begin(self, record: BeginRecord) -> Landing:
         return self._append(lambda: self.pressure or self.fail_begin_with, lambda: self._begin(record))
@@ -73,6 +87,7 @@ class MemoryLedger:
         assert self._recorded[key].completed is None
         place = self._next_place()
         self.completes.append((begin, record))
+        self._left_open.pop(key, None)
         self._frames[place.offset] = record.response[1:]
         self._recorded[key] = structs.replace(self._recorded[key], completed=place)
         return place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import frames
 from sidecar.contract.values import ProviderRequest
+from sidecar.ledger.tallying import tallied
 from sidecar.ops.log import Log
 from sidecar.service.connection import Connection
 from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.operators import Operators, ReadAgain
 from sidecar.service.stream import RECEIVE_BYTES_MAX
 
 CONFIG = """
@@ -154,7 +157,14 @@ class InMemory:
 class Road:
     """One daemon's worth of decisions without a daemon. `now` is the wall clock in Unix milliseconds."""
 
-    def __init__(self, *, connector: Any = None, ledger: MemoryLedger | None = None, **changes: object) -> None:
+    def __init__(
+        self,
+        *,
+        connector: Any = None,
+        ledger: MemoryLedger | None = None,
+        read_again: ReadAgain = tallied,
+        **changes: object,
+    ) -> None:
         self.now = build.NOW
         self.config = config(**changes)
         self.ledger = ledger or MemoryLedger()
@@ -177,10 +187,23 @@ class Road:
             lambda: self.now,
             self.ended.unpark_all,
         )
+        self.mismatches_found = 0
+        self.operators = Operators(
+            self.config,
+            self.ledger,
+            self.reservations,
+            Log(self.log, "text"),
+            lambda: self.now,
+            self.found_mismatch,
+            read_again=read_again,
+        )
+
+    def found_mismatch(self) -> None:
+        self.mismatches_found += 1
 
     def decide(self, frame: bytes, callers: frozenset[str] = frozenset({"dungeon", "other"})) -> Decision:
         parsed = frames.parse(frame)
-        assert not isinstance(parsed, frames.BadFrame), parsed
+        assert isinstance(parsed, frames.Invocation | frames.BrokenInvocation), parsed
         return self.exchange.decide(parsed, callers)
 
     def refusal(self, frame: bytes, callers: frozenset[str] = frozenset({"dungeon", "other"})) -> str | None:
@@ -220,6 +243,7 @@ class Road:
         terms: dict[str, Any] = {"frame_bytes_max": 1_000_000, "frame_timeout_seconds": 10, **changes}
         held = terms.pop("held", None) or HeldBytes(1 << 30)
         callers = terms.pop("callers", frozenset({"dungeon", "other"}))
+        operator = terms.pop("operator", None)
         return Connection(
             stream if hasattr(stream, "send_now") else InMemory(stream),
             callers,
@@ -229,6 +253,7 @@ class Road:
             start_replay=nursery.start_soon,
             start_writer=nursery.start_soon,
             at_end_of_turn=lambda act: act(),
+            operate=partial(self.operators.take, operator),
             **terms,
         )
 

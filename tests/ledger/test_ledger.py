@@ -47,10 +47,39 @@ async def test_the_ledger_and_its_fake_pass_the_same_checks(kind: str, open_ledg
         )
         end = records.completed(place, 42, b"the frame")
         assert ledger.room_for(end)
+        assert ledger.indeterminate("dungeon", "request-1") is None, "it runs in this process"
+        landed = ledger.landed_batch
         await ledger.complete(begin, end)
         assert await ledger.read_response(ledger.find("dungeon", "request-1")) == b"the frame"
         assert ledger.find("dungeon", "request-2") is None
+        assert ledger.landed_batch == landed + 1
         assert ledger.poisoned is None
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+async def test_what_an_earlier_run_left_open_is_indeterminate_until_its_completion_has_landed(
+    kind: str, open_ledger: OpenLedger
+) -> None:
+    begin = records.begin(1)
+    ledger: Any = open_ledger() if kind == "disk" else MemoryLedger()
+    async with ledger.running():
+        await carried(ledger, 2)
+        await ledger.begin(begin)
+        place = ledger.find("dungeon", "request-1").begin
+    if kind == "disk":
+        ledger = open_ledger()
+    else:
+        ledger.reopen()
+    async with ledger.running():
+        ledger.pressure = "no spare segment can be made"
+        before = ledger.landed_batch
+        for request_id, known in (("request-1", begin), ("request-2", None), ("request-3", None)):
+            assert ledger.indeterminate("dungeon", request_id) == known
+        landing = ledger.complete(begin, records.completed(place, 0))
+        assert ledger.indeterminate("dungeon", "request-1") == begin
+        await landing
+        assert ledger.indeterminate("dungeon", "request-1") is None
+        assert ledger.landed_batch == before + 1
 
 
 async def test_everything_is_there_after_a_reopen_and_totals_are_the_live_ones(open_ledger: OpenLedger) -> None:

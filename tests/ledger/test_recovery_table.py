@@ -151,7 +151,7 @@ BY_WHAT_IS_BEHIND = {decision for decision in DECISIONS.values() if decision in 
 
 
 def test_the_table_of_damages_is_whole() -> None:
-    assert set(DAMAGES) == {*MADE, *BY_WHAT_IS_BEHIND, "missing", "sealed_missing"}
+    assert set(DAMAGES) == {*MADE, *BY_WHAT_IS_BEHIND, "missing", "sealed_missing", "other_end_than_sealed"}
 
 
 @pytest.mark.parametrize("target", [EARLIER, LAST], ids=["earlier", "last"])

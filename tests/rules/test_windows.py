@@ -7,11 +7,11 @@ import random
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.rules.reservations import Limits, Live, Reservations
-from sidecar.rules.windows import Account
+from sidecar.rules.windows import WINDOWS_KEPT, Account
 
 DAY = 86_400
 
@@ -176,6 +176,65 @@ def test_no_interleaving_passes_a_cap_or_loses_money(steps: list[tuple[str, int,
         assert (account.spent(0), account.reserved(0)) == (spent, reserved)
         assert spent + reserved <= 100
         assert len(held) == len(running) <= 3
+
+
+def many_seconds(seed: int, spread: int) -> list[tuple[int, int, tuple[int, int] | None]]:
+    """Requests in windows of a second, about in order; each ends some requests later, or never."""
+    chance = random.Random(seed)
+    return [
+        (
+            max(0, at + chance.randint(-spread, spread)),
+            chance.randint(0, 50),
+            None if chance.random() < 0.1 else (chance.randint(0, 90), chance.randint(0, 30)),
+        )
+        for at in range(500)
+    ]
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0, 3, 100, 1000]))
+@settings(max_examples=60, deadline=None)
+def test_what_an_account_forgets_is_old_settled_and_never_admitted_to_again(seed: int, spread: int) -> None:
+    """Against sums that forget nothing."""
+    requests = many_seconds(seed, spread)
+    account = Account(1, 100)
+    spent: dict[int, int] = {}
+    reserved: dict[int, int] = {}
+    endings: list[tuple[int, int, int, int]] = []
+    for at, (second, amount, end) in enumerate(requests):
+        account.reserve(second * 1000, amount)
+        reserved[second] = reserved.get(second, 0) + amount
+        if end is not None:
+            endings.append((at + end[1], second, amount, end[0]))
+        for ending in [one for one in endings if one[0] <= at]:
+            endings.remove(ending)
+            _, window, reservation, charge = ending
+            account.settle(window * 1000, reservation, charge)
+            reserved[window] -= reservation
+            spent[window] = spent.get(window, 0) + charge
+    assert account.kept_from_unix_ms > 0
+    figures, newest = account.figures(), sorted(spent)[-WINDOWS_KEPT:]
+    assert len(figures.spent) <= 2 * WINDOWS_KEPT + len(figures.reserved) + 1
+    for window in {*spent, *reserved}:
+        held = spent.get(window, 0) + reserved.get(window, 0)
+        assert account.reserved(window * 1000) == reserved.get(window, 0)
+        if window * 1000 >= figures.kept_from_unix_ms:
+            assert account.spent(window * 1000) == spent.get(window, 0)
+            assert account.allows(window * 1000, 5) == (held + 5 <= 100)
+        else:
+            assert window not in newest
+            assert not account.allows(window * 1000, 0)
+
+
+def test_a_clock_that_steps_back_past_all_that_is_kept_is_refused_and_told_why() -> None:
+    account = Account(1, 100)
+    held = Reservations(Limits(daemon=1, callers={"a": 1}, connectors={}), {"a": account})
+    for second in range(3 * WINDOWS_KEPT):
+        account.reserve(second * 1000, 1)
+        account.settle(second * 1000, 1, 1)
+    assert held.over_ceiling("a", 10_000, 1) == (
+        "what was spent in the window from 10000 is no longer kept: the clock has stepped back"
+    )
+    assert held.over_ceiling("a", 3 * WINDOWS_KEPT * 1000, 1) is None
 
 
 def test_a5_settled_requests_leave_nothing_reserved() -> None:

@@ -160,10 +160,12 @@ class House:
         self.path = path
         self.log = StringIO()
         self.let_in: list[frozenset[str]] = []
+        self.operators: list[Peer | None] = []
         self.left = 0
 
-    async def serve(self, stream: trio.SocketStream, callers: frozenset[str]) -> None:
+    async def serve(self, stream: trio.SocketStream, callers: frozenset[str], operator: Peer | None) -> None:
         self.let_in.append(callers)
+        self.operators.append(operator)
         while await stream.receive_some():
             pass
         await stream.aclose()
@@ -272,6 +274,15 @@ async def test_an_operator_is_let_in_though_it_may_call_as_nobody(tmp_path: Path
     config = structs.replace(road.config(), callers={}, operators=(PeerRule(uid=os.getuid()),))
     async with door(tmp_path, config) as house, await house.connect():
         await until(lambda: house.let_in == [frozenset()])
+        assert [operator and operator.uid for operator in house.operators] == [os.getuid()]
+
+
+async def test_a_peer_may_be_caller_and_operator_and_a_caller_alone_is_no_operator(tmp_path: Path) -> None:
+    both = structs.replace(road.config(), operators=(PeerRule(uid=os.getuid() + 1), PeerRule()))
+    for config, is_operator in ((both, True), (road.config(), False)):
+        async with door(tmp_path, config) as house, await house.connect():
+            await until(lambda: house.let_in == [frozenset({"dungeon", "other"})])
+            assert [operator is not None for operator in house.operators] == [is_operator]
 
 
 @pytest.mark.parametrize("bound", ["connections_max", "connections_per_user_max"])

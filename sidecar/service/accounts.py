@@ -1,0 +1,32 @@
+"""The callers' accounts, filled from what an opening finds on record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sidecar.contract.values import BeginRecord
+from sidecar.ledger.index import WindowOf
+from sidecar.ledger.opening import Told
+from sidecar.rules.conservation import Tally
+from sidecar.rules.windows import Account
+
+
+def told_to(accounts: Mapping[str, Account], tally: Tally) -> Told:
+    """Both hear of the same, each counts by itself."""
+
+    def held(begin: BeginRecord) -> None:
+        caller, admitted_at = begin.caller_runtime_id, begin.admitted_at_unix_ms
+        if account := accounts.get(caller):
+            account.reserve(admitted_at, begin.reservation_micro_usd)
+        tally.begun(caller, admitted_at, begin.reservation_micro_usd)
+
+    def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:
+        if account := accounts.get(caller):
+            account.settle(admitted_at_unix_ms, 0, charge_micro_usd)
+        tally.ended(caller, admitted_at_unix_ms, 0, charge_micro_usd)
+
+    return Told(on_open=held, on_sum=charged)
+
+
+def windows_of(accounts: Mapping[str, Account]) -> WindowOf:
+    return lambda caller: account.window_seconds if (account := accounts.get(caller)) else 0

@@ -1,0 +1,41 @@
+"""How a person's decision about an Indeterminate request becomes its end. Pure.
+
+The Completed record of CONTRACT section 4: a failure that says who decided and
+why, at nothing or at the whole reservation, replayed like any other answer.
+The running daemon and the command on a ledger at rest write the same record.
+"""
+
+from __future__ import annotations
+
+from sidecar.connectors.messages import clean_message
+from sidecar.contract.operator_frames import OperatorResolve
+from sidecar.contract.values import NOTHING_USED, BeginRecord, CompletedRecord, Failed, TransportOutcome
+from sidecar.ledger.landing import Place
+from sidecar.service.settlement import Settled, completed_record, result_frame
+
+
+def settlement(begin: BeginRecord, asked: OperatorResolve) -> Settled:
+    is_free = asked.charge == "nothing"
+    decided = "nothing is charged" if is_free else "the whole reservation is charged"
+    message = clean_message(f"resolved by {asked.who}, {decided}: {asked.why}")
+    usage = NOTHING_USED if is_free else None
+    return Settled(
+        outcome=TransportOutcome(failed=Failed(kind="unavailable", message=message, usage=usage)),
+        events=(),
+        charge_micro_usd=0 if is_free else begin.reservation_micro_usd,
+        notes=(),
+    )
+
+
+def resolved_record(
+    begin: BeginRecord, begin_place: Place, asked: OperatorResolve, completed_at_unix_ms: int
+) -> CompletedRecord:
+    settled = settlement(begin, asked)
+    return completed_record(
+        settled,
+        result_frame(begin, settled),
+        begin_segment=begin_place.segment,
+        begin_offset=begin_place.offset,
+        completed_at_unix_ms=completed_at_unix_ms,
+        first_event_at_unix_ms=None,
+    )
