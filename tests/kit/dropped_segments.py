@@ -102,11 +102,11 @@ async def drop_from(
     digest = b""
     for step in steps:
         if step == "low_water":
-            await ledger._append_for_upkeep(v.LowWaterRecord(expires_at_unix_ms=low_water))
+            await ledger.append(v.LowWaterRecord(expires_at_unix_ms=low_water))
         elif step == "file":
             digest = checkpoints.write(DiskFiles(), directory, checkpoint)
         elif step == "record":
-            await ledger._append_for_upkeep(v.CheckpointRecord(file_sha256=tuple(digest), segment=until))
+            await ledger.append(v.CheckpointRecord(file_sha256=tuple(digest), segment=until))
         else:
             for path in sorted(directory.iterdir()):
                 older = checkpoints.segment_of_name(path.name) or until

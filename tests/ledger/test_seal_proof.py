@@ -246,14 +246,30 @@ async def run(directory: Path, numbers: range, window_of: Callable[[str], int]) 
 async def merged(tmp_path: Path) -> Contents:
     """Callers whose windows have changed their length, once and twice; the first has none at first."""
     lengths = {"caller-0": (0, 3, 3, 3, 7, 7), "caller-1": (4, 4, 4, 4, 4, 4)}
+    directory, files = tmp_path / "merged", DiskFiles()
     for at in range(6):
-        await run(tmp_path / "merged", range(9 * at, 9 * at + 9), lambda caller, at=at: lengths[caller][at])
-    return contents_of(tmp_path / "merged")
+        await run(directory, range(9 * at, 9 * at + 9), lambda caller: 1)
+    kept = {name: content for name, content in contents_of(directory).items() if not name.endswith(".seal")}
+    singles = []
+    for at in range(5):
+        copy = tmp_path / f"copy-{at}"
+        copy.mkdir()
+        for name, content in kept.items():
+            (copy / name).write_bytes(content)
+        opened(copy, lambda caller, at=at: lengths[caller][at])._let_go()
+        singles.append(Sealed.open(files, copy / seal_format.seal_name(at + 1, at + 1)))
+    first = sealed.merged(files, tmp_path, singles[0], singles[1], End())
+    second = sealed.merged(files, tmp_path, singles[2], singles[3], End())
+    merged_once = Sealed.open(files, second)
+    third = sealed.merged(files, tmp_path, merged_once, singles[4], End())
+    for seal in (*singles, merged_once):
+        seal.close()
+    return {**kept, first.name: first.read_bytes(), third.name: third.read_bytes()}
 
 
 async def test_merged_seals_are_proved_too_and_a_wrong_sum_is_found(merged: Contents) -> None:
     names = seals_of(merged)
-    assert len(names) < 5
+    assert names == [seal_format.seal_name(1, 2), seal_format.seal_name(3, 5)]
     assert read(merged).seals == len(names)
     longest = max(names, key=lambda name: len(merged[name]))
     entries, document = parsed(merged[longest])
