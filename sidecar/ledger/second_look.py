@@ -83,16 +83,18 @@ class Look:
         self.again()
         while True:
             dropped_until = self.newest_checkpoint()
+            path = self.checkpoint_path(dropped_until)
             try:
                 start, digest = self.checkpoint(dropped_until) if dropped_until else (None, bytes(32))
                 for number in [one for one in self.segments() if one > dropped_until][:HELD_MAX]:
-                    self._held[number] = self._files.open_to_read(self.segment_path(number))
+                    path = self.segment_path(number)
+                    self._held[number] = self._files.open_to_read(path)
             except FileNotFoundError:
                 self.let_go()
                 before = self.names
                 self.again()
-                if self.names == before:
-                    raise
+                if self.names == before:  # a name that leads nowhere
+                    raise LedgerDamaged(path, 0, "this file, since its name is there") from None
             else:
                 return dropped_until, start, digest
 
