@@ -306,7 +306,7 @@ async def _two_requests(config: Config) -> None:
 @pytest.mark.parametrize(
     ("step", "said_wrong"),
     [("settle", "ledger_settled=60 ledger_open=100 account_settled=61 account_open=100"),
-     ("reserve", "ledger_settled=60 ledger_open=100 account_settled=60 account_open=102")],
+     ("reserve", "ledger_settled=60 ledger_open=100 account_settled=60 account_open=101")],
 )  # fmt: skip
 def test_accounts_that_are_not_the_sums_of_the_records_stop_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, step: str, said_wrong: str
