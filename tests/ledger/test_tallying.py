@@ -12,7 +12,8 @@ from kit.small_ledgers import BLOCK, DAY_MS, damage, mixed, open_small, session,
 
 from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.second_reading import NoLedger, Reading
+from sidecar.ledger.second_look import NoLedger
+from sidecar.ledger.second_reading import Reading
 from sidecar.ledger.tallying import GivenUp, tallied
 from sidecar.rules.windows import Figures
 
@@ -110,6 +111,6 @@ def test_a_reading_that_is_left_or_fails_in_the_middle_closes_what_it_opened(tmp
     files = Counted()
     batches = Reading(tmp_path, files=files).batches()
     next(batches)
-    assert files.opened == 2
+    assert files.opened == 3  # all of them are held
     batches.close()
     assert files.opened == 0
