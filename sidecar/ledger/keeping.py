@@ -133,9 +133,10 @@ class Keeping:
         return partial(self._told, told)
 
     def _seal(self, book: Book) -> Told:
-        seal = Sealed.open(self._files, book.write_seal(self._files, self._directory))
-        self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
-        return partial(self._adopt, seal)
+        path = book.write_seal(self._files, self._directory)
+        with suppress(OSError):
+            self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
+        return partial(self._adopt, Sealed.open(self._files, path))
 
     def _merge(self, older: Sealed, newer: Sealed, base: End) -> Told:
         path = merged(self._files, self._directory, older, newer, base, self._breathe)

@@ -138,16 +138,7 @@ class Ledger:
             if opening.index.book.number and not found.tail:
                 path = recovery.segment_path(directory, found.end.segment)
                 files.give_back_zeros(path, found.end.offset)  # else each start would keep a whole segment's space
-            summary = Recovery(
-                clean=found.end.closed,
-                segments=found.segments + sum(1 for _ in opening.rows),
-                records=found.records + sum(row.records for row in opening.rows),
-                records_read=found.records,
-                set_aside=set_aside,
-                set_aside_bytes=found.tail.length if found.tail else 0,
-                indeterminate=opening.open,
-            )
-            ledger = cls(lock, files, opening, summary, directory, terms)
+            ledger = cls(lock, files, opening, opening.summary(set_aside), directory, terms)
             ledger._begin_segment(found.end, opening)
             if_it_fails.pop_all()
         return ledger
