@@ -12,7 +12,8 @@ from typing import Final, TextIO
 
 from sidecar.cli.output import say, write_out
 from sidecar.ledger.faults import LedgerDamaged
-from sidecar.ledger.second_reading import NoLedger, Reading
+from sidecar.ledger.second_look import NoLedger
+from sidecar.ledger.second_reading import Reading
 
 EXIT_CODES: Final = {
     os.EX_OK: "the ledger is sound, as far as this command reads it",
@@ -49,6 +50,13 @@ def told(command: str, directory: Path, read: Callable[[], object]) -> int:
         say(f"sidecar ledger {command}: {directory}: {error.strerror or error}")
         return os.EX_IOERR
     return os.EX_OK
+
+
+def dropped_in_words(reading: Reading) -> str:
+    """What a checkpoint stands for."""
+    dropped = reading.dropped
+    requests = f"{dropped.completions} request{'s' * (dropped.completions != 1)}"
+    return f"up to segment {reading.dropped_until}: {requests} charged {dropped.charged_micro_usd} micro-USD"
 
 
 def help_of(directory: Path) -> str:

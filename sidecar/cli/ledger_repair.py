@@ -27,7 +27,8 @@ from sidecar.ledger.lock import hold_as_it_is
 from sidecar.ledger.repair import LIFETIME_MS_LEAST, Copied, FirstLook, copied, first_look
 from sidecar.ledger.repair_place import REPORT_NAME, NewPlace, NoPlace, partial_of
 from sidecar.ledger.salvage import Salvage
-from sidecar.ledger.second_reading import NoLedger, Reading
+from sidecar.ledger.second_look import NoLedger
+from sidecar.ledger.second_reading import Reading
 from sidecar.ops.clock import unix_ms
 
 EXIT_CODES: Final = {

@@ -1,7 +1,8 @@
 """`sidecar ledger spend`: what each caller's requests came to, by model and window.
 
 A request belongs to the window that it was admitted in, as in the daemon's own
-account; what is not settled yet holds its whole reservation.
+account; what is not settled yet holds its whole reservation. Of what was
+dropped only the sum over all is known: it is said, and in no row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from sidecar.cli.ledger_reading import Progress, instant, told, write_lines
+from sidecar.cli.ledger_reading import Progress, dropped_in_words, instant, told, write_lines
 from sidecar.cli.output import say
 from sidecar.cli.setup import load_config
 from sidecar.cli.table import table
@@ -55,9 +56,12 @@ def spend(directory: Path, *, window_seconds: int, config: Path | None, as_json:
         return os.EX_CONFIG
 
     def read() -> None:
-        sums, damage = _summed(Reading(directory), lambda caller: windows.get(caller, window_seconds))
+        reading = Reading(directory)
+        sums, damage = _summed(reading, lambda caller: windows.get(caller, window_seconds))
         lines = _json_lines(sums) if as_json else table(_COLUMNS, _rows(sums))
         write_lines(lines)
+        if reading.dropped_until:
+            say(f"sidecar ledger spend: note: in no row is what was dropped {dropped_in_words(reading)}")
         if damage is not None:
             raise damage
 

@@ -10,16 +10,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sidecar.cli.ledger_reading import Progress, help_of, told
+from sidecar.cli.ledger_reading import Progress, dropped_in_words, help_of, told
 from sidecar.cli.output import line_out, say, write_out
 from sidecar.cli.receipt import dollars
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
-from sidecar.ledger.second_reading import NoLedger, Reading, Tail
+from sidecar.ledger.second_look import NoLedger
+from sidecar.ledger.second_reading import Reading, Tail
 
 
 def verify(directory: Path, *, as_json: bool) -> int:
     """0 for a sound ledger, 65 for a damaged one, 66 where there is none, 74 where it can't be read."""
-    reading = Reading(directory, cold=True, every_id=True)
+    reading = Reading(directory, cold=True, every_id=True, prove_seals=True)
     if as_json:
         return _as_json(reading, directory)
     damaged: list[LedgerDamaged] = []
@@ -30,8 +31,8 @@ def verify(directory: Path, *, as_json: bool) -> int:
         except LedgerDamaged as damage:
             damaged.append(damage)
         write_out("".join(f"{line}\n" for line in _lines(reading, directory, damaged[0] if damaged else None)))
-        for tail in reading.tails:
-            say(f"sidecar ledger verify: note: {_of_tail(tail)}")
+        for note in _notes(reading):
+            say(f"sidecar ledger verify: note: {note}")
         if damaged:
             raise damaged[0]
 
@@ -52,12 +53,15 @@ def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> l
     open_count = len(reading.open)
     running = f" ({reading.may_run} of them may be running)" if reading.may_run else ""
     held = reading.held_micro_usd
+    first = reading.dropped_until + 1
     rows = (
-        ("segments", f"{reading.segment}"),
+        ("segments", f"{reading.segments}" + (f", from number {first} on" if first > 1 else "")),
         ("records", f"{reading.records}"),
         ("requests", f"{reading.requests}, indeterminate {open_count}{running}"),
         ("charged", f"{reading.charged_micro_usd} micro-USD = {dollars(reading.charged_micro_usd)}"),
         ("held", f"{held} micro-USD = {dollars(held)}"),
+        *([("dropped", dropped_in_words(reading) + ", counted above")] if reading.dropped_until else []),
+        ("seals", f"{reading.seals}, each as the records have it" if reading.seals else "0"),
         ("closed", "by a clean exit" if reading.closed and reading.segment else "no: in use, or ended by a crash"),
         ("chain head", f"{reading.head.hex()}, after batch {reading.batch}"),
     )
@@ -65,6 +69,17 @@ def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> l
     if damage is not None:
         verdict = f"{'of another version' if damage.advice == CHANGE_VERSION else 'damaged'}; up to that place:"
     return [f"{directory}: {verdict}", *(f"{name + ':':<12}{what}" for name, what in rows)]
+
+
+def _notes(reading: Reading) -> list[str]:
+    """What is no damage, and yet no part of a ledger that was closed."""
+    notes = [_of_tail(tail) for tail in reading.tails]
+    if reading.leftovers:
+        names = ", ".join(reading.leftovers)
+        notes.append(f"{names}: left by a dropping that was interrupted, and not read; the daemon removes them")
+    if not reading.is_on_record:
+        notes.append(f"no record speaks yet of the checkpoint of segment {reading.dropped_until}: a daemon is about to")
+    return notes
 
 
 def _of_tail(tail: Tail) -> str:
@@ -94,12 +109,16 @@ def _as_json(reading: Reading, directory: Path) -> int:
 def _document(
     reading: Reading, directory: Path, code: int, error: str | None, damage: LedgerDamaged | None
 ) -> dict[str, Any]:
-    """Every member is always there; the figures are of what stands before the damage, if there is one."""
+    """Every member is always there; the figures are of what stands before the damage, if there is one.
+
+    `batches`, `records`, `requests` and `charged_micro_usd` count what was dropped too: `dropped` says how much it is.
+    """
     return {
         "ok": code == os.EX_OK,
         "exit_code": code,
         "directory": str(directory),
-        "segments": reading.segment,
+        "segments": reading.segments,
+        "first_segment": reading.dropped_until + 1,
         "batches": reading.batch,
         "records": reading.records,
         "requests": reading.requests,
@@ -109,6 +128,15 @@ def _document(
         "held_micro_usd": reading.held_micro_usd,
         "closed": reading.closed and reading.segment > 0,
         "chain_head": reading.head.hex(),
+        "dropped": {
+            "until_segment": reading.dropped_until,
+            "records": reading.dropped.records,
+            "requests": reading.dropped.completions,
+            "charged_micro_usd": reading.dropped.charged_micro_usd,
+        },
+        "seals": reading.seals,
+        "leftovers": list(reading.leftovers),
+        "checkpoint_on_record": reading.is_on_record,
         "tails": [
             {"segment": str(one.segment), "offset": one.offset, "length": one.length, "state": one.state}
             for one in reading.tails

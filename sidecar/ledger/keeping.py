@@ -22,6 +22,7 @@ from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.index import Book, Index
 from sidecar.ledger.landing import Landed, Landing
+from sidecar.ledger.recovery import segment_path
 from sidecar.ledger.retaining import Retaining, ToRecord, Work
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.sealed import Sealed, entries_bytes, merged, pair_to_merge
@@ -132,7 +133,10 @@ class Keeping:
         return partial(self._told, told)
 
     def _seal(self, book: Book) -> Told:
-        return partial(self._adopt, Sealed.open(self._files, book.write_seal(self._files, self._directory)))
+        path = book.write_seal(self._files, self._directory)
+        with suppress(OSError):
+            self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
+        return partial(self._adopt, Sealed.open(self._files, path))
 
     def _merge(self, older: Sealed, newer: Sealed, base: End) -> Told:
         path = merged(self._files, self._directory, older, newer, base, self._breathe)

@@ -44,6 +44,7 @@ from sidecar.ledger.pressure import Pressure
 from sidecar.ledger.recovery import end_after
 from sidecar.ledger.report import Recovery, Statistics
 from sidecar.ledger.retaining import Retaining
+from sidecar.ledger.retention import DAY_MS
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.spares import SpareMaker
@@ -54,6 +55,7 @@ from sidecar.ops.clock import unix_ms
 
 _THREADS: Final = Threads()
 _TOLD_NOBODY: Final = Told()
+_UPKEEP_MS: Final = 3_600_000
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
 
@@ -136,16 +138,7 @@ class Ledger:
             if opening.index.book.number and not found.tail:
                 path = recovery.segment_path(directory, found.end.segment)
                 files.give_back_zeros(path, found.end.offset)  # else each start would keep a whole segment's space
-            summary = Recovery(
-                clean=found.end.closed,
-                segments=found.segments + sum(1 for _ in opening.rows),
-                records=found.records + sum(row.records for row in opening.rows),
-                records_read=found.records,
-                set_aside=set_aside,
-                set_aside_bytes=found.tail.length if found.tail else 0,
-                indeterminate=opening.open,
-            )
-            ledger = cls(lock, files, opening, summary, directory, terms)
+            ledger = cls(lock, files, opening, opening.summary(set_aside), directory, terms)
             ledger._begin_segment(found.end, opening)
             if_it_fails.pop_all()
         return ledger
@@ -177,6 +170,7 @@ class Ledger:
     def _begin_in(self, slot: Slot, end: End) -> None:
         clock_unix_ms, segment_bytes = self._terms.clock_unix_ms, self._terms.segment_bytes
         incarnation = end.incarnation + 1
+        self._upkeep_due_unix_ms = clock_unix_ms() + _UPKEEP_MS
         slot.number = end.segment + 1
         if self._index.book.number:
             self._index.ended(end)
@@ -200,6 +194,7 @@ class Ledger:
         """The book of the segment that begins, with where the one before it ended."""
         self._index.book = Book(slot.number, self._terms.segment_bytes, before, self._terms.window_of)
         self._landed = structs.replace(before, segment=slot.number)
+        self._segment_began_unix_ms = self._terms.clock_unix_ms()
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -321,7 +316,16 @@ class Ledger:
             self._keeping.segment_ended()
         self._index.book.records += len(framed_bytes)
         self._landed = structs.replace(self._landed, offset=batch.end, head=batch.head, batch=batch.number)
+        if (now := self._terms.clock_unix_ms()) >= self._upkeep_due_unix_ms:
+            self._upkeep(now)
         self._room.landed(batch.slot, batch.end, framed_bytes)
+
+    def _upkeep(self, now_unix_ms: int) -> None:
+        """While records come: what retention may drop is in segments that have ended, so none lasts for ever."""
+        self._upkeep_due_unix_ms = now_unix_ms + _UPKEEP_MS
+        if now_unix_ms - self._segment_began_unix_ms >= DAY_MS:
+            self._room.turn()
+        self._keeping.try_again()
 
     def room_for(self, record: CompletedRecord) -> bool:
         if len(record.response) <= SURE_RESPONSE_BYTES:

@@ -26,6 +26,7 @@ from sidecar.ledger.landing import Place
 from sidecar.ledger.lean_records import BeginAtOpen, LeanRecord, whole
 from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.recovery import Found, segment_path
+from sidecar.ledger.report import Recovery
 from sidecar.ledger.seal_format import End, SegmentRow, segments_of_name
 from sidecar.ledger.sealed import TEMPORARY_SUFFIX, Sealed, entries_bytes, merged, pair_to_merge
 from sidecar.rules.windows import window_start
@@ -83,6 +84,7 @@ class Opening:
             self.index.sealed.append(Sealed.open(self._files, self._directory / name))
         self._check_neighbours()
         start = self.index.sealed[-1].document.end if self.index.sealed else self.base
+        self._sealed_until = start.segment
         self._take_open()
         self._take_sums()
         self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
@@ -100,6 +102,18 @@ class Opening:
         """The sealed segments that are there."""
         for seal in self.index.sealed:
             yield from (row for row in seal.document.segments if row.number > self.base.segment)
+
+    def summary(self, set_aside: Path | None) -> Recovery:
+        found, rows = self.found, list(self.rows)
+        return Recovery(
+            clean=found.end.closed,
+            segments=found.segments + sum(row.number <= self._sealed_until for row in rows),
+            records=found.records + sum(row.records for row in rows if row.number <= self._sealed_until),
+            records_read=found.records,
+            set_aside=set_aside,
+            set_aside_bytes=found.tail.length if found.tail else 0,
+            indeterminate=self.open,
+        )
 
     def close(self) -> None:
         for seal in self.index.sealed:

@@ -89,6 +89,15 @@ class Room:
     def place_closed(self, framed_bytes: int) -> Slot:
         return self._place(_alone(framed_bytes))
 
+    def turn(self) -> bool:
+        """What is placed from now on goes to a new segment, if all live requests can be settled without the rest of
+        this one. Whether it is so."""
+        there = (self._segment_bytes - BLOCK_BYTES) // SETTLE_BYTES + (len(self.spares) - 1) * self._a_spare_settles
+        if not self.spares or there < self.live + 2:
+            return False
+        self._go_on_in_a_spare()
+        return True
+
     def landed(self, slot: Slot, end: int, framed_sizes: list[int]) -> None:
         """A batch is on disk and ends here."""
         while self._planned[0] is not slot:
@@ -118,13 +127,16 @@ class Room:
         if self._landed_end + self._pending_bytes + size > self._segment_bytes:
             if not self.spares:
                 raise NoRoom
-            spare = self.spares.popleft()
-            spare.number = self.current.number + 1
-            self.current, self._landed_end, self._pending_bytes = spare, BLOCK_BYTES, 0
-            self._planned.append(spare)
-            self._on_spare_used()
+            self._go_on_in_a_spare()
         self._pending_bytes += size
         return self.current
+
+    def _go_on_in_a_spare(self) -> None:
+        spare = self.spares.popleft()
+        spare.number = self.current.number + 1
+        self.current, self._landed_end, self._pending_bytes = spare, BLOCK_BYTES, 0
+        self._planned.append(spare)
+        self._on_spare_used()
 
 
 def _alone(framed_bytes: int) -> int:

@@ -23,7 +23,7 @@ from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.salvage_blocks import DISK_FAULTS, Blocks, opened
 from sidecar.ledger.second_decoder import BLOCK, Segment, Unexpected
-from sidecar.ledger.second_reading import NoLedger
+from sidecar.ledger.second_look import NoLedger
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 # Names that tell of segments which may be gone: an index over some, a tail that was set aside, what stands for dropped

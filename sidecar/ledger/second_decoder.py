@@ -205,12 +205,12 @@ def line_of(framed: bytes, segment: int, offset: int) -> Line:
 Check = Callable[[Any], bool]
 
 
-def _whole(bits: int) -> Check:
+def whole(bits: int) -> Check:
     bound = 1 << bits
     return lambda value: type(value) is int and 0 <= value < bound
 
 
-def _of(kind: type) -> Check:
+def of_type(kind: type) -> Check:
     return lambda value: type(value) is kind
 
 
@@ -225,7 +225,7 @@ def _is_digest(value: Any) -> bool:
         return False
 
 
-def _each(check: Check) -> Check:
+def each(check: Check) -> Check:
     return lambda value: type(value) is list and all(map(check, value))
 
 
@@ -255,28 +255,28 @@ class Shape(Struct, frozen=True):
         return self.fault(value) is None
 
 
-_U32, _U64, _TEXT = _whole(32), _whole(64), _of(str)
+U32, U64, TEXT = whole(32), whole(64), of_type(str)
 _PRICES: Final = Shape(
-    dict.fromkeys(("cache_read", "cache_write_long", "cache_write_short", "input", "output"), _U64),
-    {"above_input_tokens": _U64},
+    dict.fromkeys(("cache_read", "cache_write_long", "cache_write_short", "input", "output"), U64),
+    {"above_input_tokens": U64},
 )
 _USAGE: Final = Shape(
-    dict.fromkeys(("cache_read_tokens", "cache_write_tokens", "input_tokens", "output_tokens"), _U64),
-    {"reasoning_tokens": _U64},
+    dict.fromkeys(("cache_read_tokens", "cache_write_tokens", "input_tokens", "output_tokens"), U64),
+    {"reasoning_tokens": U64},
 )
-# Number on disk -> the kind's name and its members. 4 and 5 are kept for Sealed and Checkpoint.
+# Number on disk -> the kind's name and its members. 4 is kept for Sealed.
 _KINDS: Final[Mapping[int, tuple[str, Shape]]] = {
-    1: ("Opened", Shape({"clean": _of(bool), "incarnation": _U64, "opened_at_unix_ms": _U64})),
+    1: ("Opened", Shape({"clean": of_type(bool), "incarnation": U64, "opened_at_unix_ms": U64})),
     2: (
         "Begin",
         Shape(
             {
-                **dict.fromkeys(("caller_runtime_id", "request_id", "model", "upstream", "provider"), _TEXT),
-                **dict.fromkeys(("admitted_at_unix_ms", "expires_at_unix_ms"), _U64),
-                **dict.fromkeys(("input_bound_tokens", "reservation_micro_usd"), _U64),
-                **dict.fromkeys(("foreign_reasoning_dropped", "max_output_tokens"), _U32),
+                **dict.fromkeys(("caller_runtime_id", "request_id", "model", "upstream", "provider"), TEXT),
+                **dict.fromkeys(("admitted_at_unix_ms", "expires_at_unix_ms"), U64),
+                **dict.fromkeys(("input_bound_tokens", "reservation_micro_usd"), U64),
+                **dict.fromkeys(("foreign_reasoning_dropped", "max_output_tokens"), U32),
                 **dict.fromkeys(("identity_sha256", "native_request_sha256", "provider_request_sha256"), _is_digest),
-                "prices": _each(_PRICES.fits),
+                "prices": each(_PRICES.fits),
             },
             {"cache_retention": _word(get_args(CacheRetention))},
         ),
@@ -285,16 +285,17 @@ _KINDS: Final[Mapping[int, tuple[str, Shape]]] = {
         "Completed",
         Shape(
             {
-                **dict.fromkeys(("begin_segment", "begin_offset", "charge_micro_usd", "completed_at_unix_ms"), _U64),
-                "notes": _each(_word(get_args(Note))),
+                **dict.fromkeys(("begin_segment", "begin_offset", "charge_micro_usd", "completed_at_unix_ms"), U64),
+                "notes": each(_word(get_args(Note))),
                 "outcome": _word(("completed", *get_args(FailureKind))),
-                "response": _of(bytes),
+                "response": of_type(bytes),
             },
-            {"first_event_at_unix_ms": _U64, "usage": _USAGE.fits},
+            {"first_event_at_unix_ms": U64, "usage": _USAGE.fits},
         ),
     ),
-    6: ("LowWater", Shape({"expires_at_unix_ms": _U64})),
-    7: ("Closed", Shape({"closed_at_unix_ms": _U64})),
+    5: ("Checkpoint", Shape({"file_sha256": _is_digest, "segment": U64})),
+    6: ("LowWater", Shape({"expires_at_unix_ms": U64})),
+    7: ("Closed", Shape({"closed_at_unix_ms": U64})),
 }
 
 

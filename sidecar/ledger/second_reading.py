@@ -16,34 +16,40 @@ Behind the last batch of a segment stand zeros. Other bytes there are a tail:
     left by a rotation    no                       damaged: whoever rotates has written whole batches only
     left by a crash       no                       reported; damaged where its copy in quarantine/ differs
 
-Only what is open is kept in memory, and, if `every_id` is asked for, a table
-of 16-byte keys that tells whether an id began twice. Source: CONTRACT section 4, LEDGER section 5.
+Where the first segments were dropped, the newest checkpoint stands in their place and the reading begins with what it
+says. What is left of them, and older checkpoints, is what an interrupted dropping left: ignored, and named. The
+checkpoint is synced before a record speaks of it, so one that no record speaks of is no damage; but where nothing is
+left of what it stands for, the low-water mark that it names must be on record.
+
+Beside a live daemon segments are dropped while they are read. So the first `HELD_MAX` of them are opened at the begin:
+a file that is held open stays as it is, and whoever reads sees the ledger as it stood then, each record once. Where
+one is gone before it could be opened, the look at the names is taken again. A reading that begins again in its midst
+would give records twice, or sums of which a part is counted in the checkpoint too; so where more is dropped at once
+than is held, the reading ends, with the advice to read again.
+
+`prove_seals`: each seal is proved by the records too (`seal_proof`). Source: CONTRACT section 4, LEDGER section 5.
 """
 
 from __future__ import annotations
 
-import os
-import re
+import errno
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from sidecar.ledger import second_decoder as decoder
-from sidecar.ledger.begun_ids import BegunIds
-from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
+from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.second_decoder import BLOCK, Line, Segment, Unexpected
+from sidecar.ledger.seal_proof import SealProofs
+from sidecar.ledger.second_decoder import BLOCK, Line, Members, Segment, Unexpected
+from sidecar.ledger.second_look import Look, damaged
+from sidecar.ledger.second_records import RecordsInOrder
 
-_NAME: Final = re.compile(r"(\d{16})\.segment")
 _LOOK_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(_LOOK_BYTES)
-
-
-class NoLedger(Exception):
-    """There is no ledger in this place."""
 
 
 class Batch(Struct, frozen=True, kw_only=True):
@@ -65,62 +71,87 @@ class Tail(Struct, frozen=True, kw_only=True):
     state: Literal["last", "kept", "copy_missing"]
 
 
-class Reading:
+class Reading(RecordsInOrder):
     """One reading of the ledger in `directory`. What it has come to stands in its attributes, also after damage.
 
     `cold`: what the page cache remembers is dropped first where it can be, so that the disk is read.
+    `dropped_until` is the last segment that a checkpoint stands for; `leftovers` are names of what it stands for too.
     """
 
     def __init__(
-        self, directory: Path, *, files: DiskFiles | None = None, cold: bool = False, every_id: bool = False
+        self,
+        directory: Path,
+        *,
+        files: DiskFiles | None = None,
+        cold: bool = False,
+        every_id: bool = False,
+        prove_seals: bool = False,
     ) -> None:
+        super().__init__(every_id=every_id)
         self._directory = directory
         self._files = files or DiskFiles()
         self._cold = cold
-        self._ids = BegunIds() if every_id else None
+        self._seals = SealProofs(self._files, directory, cold=cold) if prove_seals else None
+        self._look = Look(self._files, directory, cold=cold)
         self._ledger_id: bytes | None = None
         self._end = 0
-        self._opened = True  # a record stands in the segment being read, or none has to be an Opened
-        self._clean_before = True
-        self._run_begins_in = 0
+        self._has_begun = False
         self.segment = 0
         self.segment_bytes = 0
-        self.incarnation = 0
         self.head = decoder.NO_HEAD
         self.batch = 0
-        self.closed = True
-        self.records = 0
-        self.requests = 0
-        self.charged_micro_usd = 0
-        self.open: dict[tuple[int, int], Line] = {}
+        self.dropped_until = 0
+        self._dropped_sha256 = decoder.NO_HEAD
+        self.is_on_record = True  # the checkpoint; known at the end
+        self.leftovers: tuple[str, ...] = ()
         self.tails: list[Tail] = []
 
     @property
-    def may_run(self) -> int:
-        """How many of the open requests belong to the run that has not ended: a daemon may be at work on them."""
-        return 0 if self.closed else sum(segment >= self._run_begins_in for segment, _ in self.open)
+    def segments(self) -> int:
+        """How many have been read."""
+        return self.segment - self.dropped_until
 
     @property
-    def held_micro_usd(self) -> int:
-        return sum(line.members["reservation_micro_usd"] for line in self.open.values())
+    def seals(self) -> int:
+        """How many have been proved."""
+        return self._seals.count if self._seals is not None else 0
 
     def newest_segment(self) -> int:
         """The highest number that a segment has now; 0 for none. Raises NoLedger, OSError."""
-        try:
-            names = self._files.names(self._directory)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NoLedger(f"{self._directory}: {error.strerror}") from None
-        numbers = [int(found[1]) for name in names if (found := _NAME.fullmatch(name))]
-        if not numbers and "lock" not in names:
-            raise NoLedger(f"{self._directory} holds no ledger: no segment is in it")
-        if 0 in numbers:
-            raise LedgerDamaged(self._path(0), 0, "segments that are numbered from 1 on")
-        return max(numbers, default=0)
+        self._look.again()
+        return max(self._look.segments(), default=0)
+
+    def begin(self) -> None:
+        """What a checkpoint says stands in the attributes from now on; `batches` does that too, by itself. Raises as
+        it does."""
+        if self._has_begun or self.segment:
+            return
+        self._has_begun = True
+        self.dropped_until, start, self._dropped_sha256 = self._look.begin()
+        if start is not None:
+            self._begin_behind(start)
+            self._take_end(start.end)
+            self.leftovers = self._look.left_behind(self.dropped_until)
 
     def batches(self) -> Generator[Batch, None, None]:
         """Raises LedgerDamaged, NoLedger, OSError; what was given before stands."""
+        try:
+            self.begin()
+            yield from self._of_segments()
+            if self._seals is not None:
+                self._seals.finish()
+            self._check_checkpoint()
+        finally:
+            self._look.let_go()
+            if self._seals is not None:
+                self._seals.close()
+
+    def _of_segments(self) -> Generator[Batch, None, None]:
         newest = self.newest_segment()
         descriptor = self._opened_next(newest)
+        if descriptor is None and self.dropped_until:
+            path = self._look.segment_path(self.dropped_until + 1)
+            raise LedgerDamaged(path, 0, f"this segment, since there is a checkpoint of segment {self.dropped_until}")
         while descriptor is not None:
             following: int | None = None
             try:
@@ -140,27 +171,64 @@ class Reading:
                 self._files.close(descriptor)
             descriptor = following
 
-    # --- segments ---------------------------------------------------------------------------------------------
+    # --- what stands in place of what was dropped ----------------------------------------------------------------
 
-    def _path(self, number: int) -> Path:
-        return self._directory / f"{number:016d}.segment"
+    def _take_end(self, end: Members) -> None:
+        self._ledger_id, self.segment = end["ledger_id"], end["segment"]
+        self._end, self.head, self.batch = end["offset"], end["head"], end["batch"]
+
+    def _end_so_far(self) -> Members:
+        return {
+            "ledger_id": self._ledger_id,
+            "incarnation": self.incarnation,
+            "segment": self.segment,
+            "offset": self._end,
+            "head": self.head,
+            "batch": self.batch,
+            "closed": self.closed,
+            "low_water_unix_ms": self.low_water_unix_ms,
+            "checkpoint_segment": self.checkpoint[0],
+            "checkpoint_sha256": self.checkpoint[1],
+        }
+
+    def _check_checkpoint(self) -> None:
+        """What the last record of one says of the newest that is there, which beside a live daemon may be a new one."""
+        named, digest = self.checkpoint
+        there, there_sha256 = self.dropped_until, self._dropped_sha256
+        self._look.again()
+        while (newest := self._look.newest_checkpoint()) > there:
+            try:
+                there_sha256 = self._look.checkpoint(newest)[1]
+                there = newest
+            except FileNotFoundError:
+                self._look.again()
+        if named > there or (named == there > 0 and digest != there_sha256):
+            raise LedgerDamaged(self._look.checkpoint_path(named), 0, f"a checkpoint of SHA-256 {digest.hex()}")
+        self.is_on_record = named >= self.dropped_until
+        is_nothing_left = not self.is_on_record and not self.leftovers  # else the mark may stand in what is to go
+        if is_nothing_left and self.low_water_unix_ms < self.low_water_at_begin:
+            expected = f"a checkpoint behind a LowWater record of at least {self.low_water_at_begin}"
+            raise LedgerDamaged(self._look.checkpoint_path(self.dropped_until), 0, expected)
+
+    # --- segments ---------------------------------------------------------------------------------------------
 
     def _opened_next(self, newest: int) -> int | None:
         """The descriptor of the segment that comes next; None if there is none, and then none up to `newest`."""
         number = self.segment + 1
         with suppress(FileNotFoundError):
-            return self._files.open_to_read(self._path(number))
+            return self._look.opened(number)
         if newest > number:
             with suppress(FileNotFoundError):  # two can have come between the two looks
-                return self._files.open_to_read(self._path(number))
-            raise LedgerDamaged(self._path(number), 0, f"this segment, since segment {newest} is there")
+                return self._look.opened(number)
+            self._look.again()
+            if self._look.newest_checkpoint() >= number:
+                raise OSError(errno.ESTALE, f"segment {number} was dropped while those before it were read: read again")
+            raise LedgerDamaged(self._look.segment_path(number), 0, f"this segment, since segment {newest} is there")
         return None
 
     def _header(self, descriptor: int) -> Segment:
-        path = self._path(self.segment + 1)
-        if self._cold:
-            with suppress(OSError):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        path = self._look.segment_path(self.segment + 1)
+        self._look.chill(descriptor)
         header = self._decoded(descriptor, path)
         size = self._files.size(descriptor)
         is_rotation = header.incarnation == self.incarnation
@@ -177,29 +245,32 @@ class Reading:
                 raise LedgerDamaged(path, 0, expected)
         if header.segment_bytes != size:
             raise LedgerDamaged(path, min(size, header.segment_bytes), f"a file of {header.segment_bytes} bytes")
-        self._clean_before = self.closed
+        self._clean_before, self.end_before = self.closed, (self._end, self.head)
         self._opened = is_rotation
         self._run_begins_in = self._run_begins_in if is_rotation else header.number
         self._ledger_id, self.incarnation = header.ledger_id, header.incarnation
         self.segment, self.segment_bytes = header.number, header.segment_bytes
         self._end, self.closed = BLOCK, False
+        if self._seals is not None:
+            self._seals.enter(header.number, header.segment_bytes, self, self.dropped_until)
         return header
 
     def _decoded(self, descriptor: int, path: Path) -> Segment:
         try:
             return decoder.segment_header(self._files.read(descriptor, BLOCK, 0))
         except Unexpected as fault:
-            raise self._damaged(path, 0, fault) from None
-
-    @staticmethod
-    def _damaged(path: Path, offset: int, fault: Unexpected) -> LedgerDamaged:
-        place = offset if fault.place is None else fault.place
-        return LedgerDamaged(path, place, str(fault), CHANGE_VERSION if fault.other_version else RESTORE)
+            raise damaged(path, 0, fault) from None
 
     def _leave(self, descriptor: int, header: Segment, following: int | None) -> None:
-        """What stands behind the last batch, and whether the next segment says the same of this one's end."""
-        path = self._path(self.segment)
-        after = self._decoded(following, self._path(self.segment + 1)) if following is not None else None
+        """What stands behind the last batch, whether the next segment says the same of this one's end, and then
+        whether seals do."""
+        self._check_behind(descriptor, header, following)
+        if self._seals is not None:
+            self._seals.leave(self._end_so_far())
+
+    def _check_behind(self, descriptor: int, header: Segment, following: int | None) -> None:
+        path = self._look.segment_path(self.segment)
+        after = self._decoded(following, self._look.segment_path(self.segment + 1)) if following is not None else None
         if after is not None and after.before_end != self._end and after.number == self.segment + 1:
             why = self._why_no_batch(descriptor, header) if after.before_end > self._end else "no batch"
             raise LedgerDamaged(
@@ -259,7 +330,7 @@ class Reading:
                     return
                 if looked_again:
                     expected = f"{fault}, since a batch behind it is whole"
-                    raise LedgerDamaged(self._path(self.segment), self._end, expected) from None
+                    raise LedgerDamaged(self._look.segment_path(self.segment), self._end, expected) from None
                 looked_again = True
                 continue
             looked_again = False
@@ -294,68 +365,15 @@ class Reading:
         return False
 
     def _accepted(self, batch: bytes) -> Batch:
-        path, offset = self._path(self.segment), self._end
+        path, offset = self._look.segment_path(self.segment), self._end
         if self.closed:
             raise LedgerDamaged(path, offset, "nothing after a clean exit")
         try:
             head = decoder.head_of(batch, self.head)
             lines = self._in_order(tuple(decoder.lines_of(batch, self.segment, offset)))
         except Unexpected as fault:
-            raise self._damaged(path, offset, fault) from None
+            raise damaged(path, offset, fault) from None
         self.batch, self.head, self._end = decoder.batch_number(batch), head, offset + len(batch)
+        if self._seals is not None:
+            self._seals.take(lines)
         return Batch(segment=self.segment, offset=offset, number=self.batch, head=head, lines=lines)
-
-    # --- records ----------------------------------------------------------------------------------------------
-
-    def _in_order(self, lines: tuple[Line, ...]) -> tuple[Line, ...]:
-        """The records of a batch as part of all before them, which they change together or, by a fault, not at all."""
-        begun: dict[tuple[int, int], Line] = {}
-        ended: dict[tuple[int, int], Line] = {}
-        ordered = []
-        for line in lines:
-            if self.closed:
-                raise Unexpected("nothing after a clean exit", place=line.offset)
-            self._check_opened(line)
-            if line.kind == "Begin":
-                self._check_new(line)
-                begun[line.segment, line.offset] = line
-            elif line.kind == "Completed":
-                named = line.members["begin_segment"], line.members["begin_offset"]
-                begin = begun.get(named) or self.open.get(named)
-                if begin is None or named in ended:
-                    raise Unexpected("the end of a request that is open", place=line.offset)
-                self._check_charge(begin, line)
-                line = structs.replace(line, begun=begin)
-                ended[named] = line
-            self.closed = line.kind == "Closed"
-            ordered.append(line)
-        self.open.update(begun)
-        for named, line in ended.items():
-            del self.open[named]
-            self.charged_micro_usd += line.members["charge_micro_usd"]
-        self.records += len(ordered)
-        self.requests += len(begun)
-        return tuple(ordered)
-
-    def _check_opened(self, line: Line) -> None:
-        """An Opened stands first where an open began a segment, and nowhere else."""
-        if self._opened == (line.kind == "Opened"):
-            raise Unexpected("no Opened here" if self._opened else "an Opened first", place=line.offset)
-        if not self._opened:
-            said = line.members["incarnation"], line.members["clean"]
-            if said != (self.incarnation, self._clean_before):
-                how = "clean" if self._clean_before else "not clean"
-                raise Unexpected(f"an Opened of incarnation {self.incarnation}, {how}", place=line.offset)
-        self._opened = True
-
-    def _check_new(self, line: Line) -> None:
-        if self._ids is not None and not self._ids.is_new(
-            line.members["caller_runtime_id"], line.members["request_id"]
-        ):
-            raise Unexpected("a request that had not begun before", place=line.offset)
-
-    @staticmethod
-    def _check_charge(begin: Line, line: Line) -> None:
-        bound = begin.members["reservation_micro_usd"]
-        if line.members["charge_micro_usd"] > bound and "over_run" not in line.members["notes"]:
-            raise Unexpected(f"a charge of at most {bound} micro-USD, or the note over_run", place=line.offset)

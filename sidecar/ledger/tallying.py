@@ -38,6 +38,10 @@ def tallied(
     """
     tally = Tally(window_seconds)
     reading = Reading(directory)
+    reading.begin()
+    tally.forget(reading.low_water_at_begin)
+    for line in reading.open.values():  # of segments that were dropped; a checkpoint has kept them
+        _add(line, tally)
     with closing(reading.batches()) as batches:
         for batch in batches:
             for line in batch.lines:

@@ -64,6 +64,12 @@ class Tally:
     def __init__(self, window_seconds: Mapping[str, int]) -> None:
         self._callers = {caller: _Sums(seconds) for caller, seconds in window_seconds.items()}
 
+    def forget(self, until_unix_ms: int) -> None:
+        """What was admitted up to this instant may be missing from what is added: windows of then are not compared,
+        but for what is open in them."""
+        for sums in self._callers.values():
+            sums.forget(until_unix_ms)
+
     def begun(self, caller: str, admitted_at_unix_ms: int, reservation_micro_usd: int) -> None:
         if (sums := self._callers.get(caller)) is not None:
             sums.add(admitted_at_unix_ms, settled=0, opened=reservation_micro_usd)
@@ -105,6 +111,12 @@ class _Sums:
         self._open_windows += bool(was_open + opened) - bool(was_open)
         if len(self._windows) > 2 * _TALLIED + self._open_windows:
             self._forget_old()
+
+    def forget(self, until_unix_ms: int) -> None:
+        second = until_unix_ms // 1000
+        if until_unix_ms:
+            whole_from = second - second % self._window_seconds + self._window_seconds
+            self._whole_from = max(self._whole_from, whole_from)
 
     def _forget_old(self) -> None:
         oldest_kept = sorted(self._windows)[-_TALLIED]

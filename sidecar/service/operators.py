@@ -40,7 +40,7 @@ from sidecar.contract.values import U64_MAX, BeginRecord, CompletedRecord, Trans
 from sidecar.ledger.face import LedgerFace, Recorded
 from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.landing import Landed
-from sidecar.ledger.second_reading import NoLedger
+from sidecar.ledger.second_look import NoLedger
 from sidecar.ledger.tallying import GivenUp, Tallied, tallied
 from sidecar.ops.log import Log
 from sidecar.rules.conservation import Compared

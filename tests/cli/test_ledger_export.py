@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.dropped_segments import drop
 from kit.independent import is_valid
 from kit.ledger_view import LedgerView
 from kit.small_ledgers import BLOCK, damage, mixed, segment_name, session, three_segments
@@ -84,3 +85,25 @@ async def test_of_a_damaged_ledger_what_stands_before_is_given_and_then_65(
     out, err = capsys.readouterr()
     assert out == "".join(sound.splitlines(keepends=True)[:10])
     assert "what stands before that place has been given" in err
+
+
+async def test_a_first_line_says_what_was_dropped_and_begins_of_it_that_are_open_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    whole = [json.loads(line) for line in exported(capsys, tmp_path).splitlines()]
+    await drop(tmp_path, 2)
+    first, begun, *rest = [json.loads(line) for line in exported(capsys, tmp_path).splitlines()]
+    last = whole[9]
+    assert first == {
+        "dropped": {"until_segment": 2, "batch": last["batch"], "head": last["head"], "records": 10, "requests": 4,
+                    "charged_micro_usd": 240},
+    }  # fmt: skip
+    [known] = [one for one in whole if one["record"].get("Begin", {}).get("request_id") == "request-5"]
+    assert begun == {**known, "batch": None, "head": None}
+    assert rest[: len(whole) - 10] == whole[10:]
+    assert exported(capsys, tmp_path) == exported(capsys, tmp_path)
+    assert main(["ledger", "export", str(tmp_path), "--csv"]) == 0
+    out, err = capsys.readouterr()
+    assert [row["request_id"] for row in csv.DictReader(out.splitlines())] == ["request-6", "request-5"]
+    assert "in no row is what was dropped up to segment 2: 4 requests charged 240 micro-USD" in err

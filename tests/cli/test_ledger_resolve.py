@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import trio
 from kit.daemon_process import invocation, running_daemon, wait_until
+from kit.dropped_segments import drop
 from kit.ledger_view import LedgerView, view_of_live
 from kit.road import receipt, said
 from kit.small_ledgers import BLOCK, contents_of, damage, open_small, session, three_segments
@@ -198,3 +199,19 @@ def test_the_next_daemon_answers_the_same_bytes_with_what_was_decided(
         assert said(answer) == "unavailable"
         assert receipt(answer)["cost_micro_usd"] == reservation
         assert WHY in receipt(answer)["outcome"]["Failed"]["message"]
+
+
+def test_a_request_that_only_a_checkpoint_keeps_is_shown_and_settled(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trio.run(drop, directory, 2)
+    assert main(["ledger", "show", str(directory), "--json", "--state", "indeterminate"]) == 0
+    [shown] = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (shown["request_id"], shown["begin_segment"]) == ("request-5", 2)
+    assert resolved(directory, charge="reservation") == 0
+    capsys.readouterr()
+    assert main(["ledger", "verify", str(directory), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["indeterminate"], told["charged_micro_usd"], told["requests"]) == (0, 400, 6)
+    assert resolved(directory) == os.EX_UNAVAILABLE
+    assert "it is failed" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from kit.dropped_segments import drop
 from kit.ledger_view import LedgerView
 from kit.small_ledgers import BLOCK, damage, mixed, three_segments
 
@@ -112,3 +113,13 @@ async def test_a_wrong_configuration_is_78_and_too_many_rows_are_refused(
     monkeypatch.setattr(ledger_spend, "ROWS_MAX", 3)
     assert main(["ledger", "spend", str(tmp_path)]) == os.EX_USAGE
     assert "take a longer --window-seconds" in capsys.readouterr().err
+
+
+async def test_what_was_dropped_is_said_and_in_no_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await three_segments(tmp_path)
+    await drop(tmp_path, 2)
+    assert main(["ledger", "spend", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    [row] = [json.loads(line) for line in out.splitlines()]
+    assert (row["requests"], row["charged_micro_usd"], row["indeterminate"], row["held_micro_usd"]) == (2, 60, 1, 100)
+    assert "in no row is what was dropped up to segment 2: 4 requests charged 240 micro-USD" in err

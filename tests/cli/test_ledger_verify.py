@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kit.dropped_segments import drop
 from kit.small_ledgers import BLOCK, contents_of, damage, mixed, segment_name, session, three_segments
 
 from sidecar.cli.ledger_reading import Progress, instant, write_lines
@@ -33,16 +34,17 @@ async def test_a_sound_ledger_is_said_to_be_with_its_figures_and_head(
     before = contents_of(tmp_path)
     code, out, err = ran(capsys, "verify", tmp_path)
     assert (code, err) == (0, "")
-    assert out.splitlines()[:7] == [
+    assert out.splitlines()[:8] == [
         f"{tmp_path}: sound",
         "segments:   3",
         "records:    14",
         "requests:   6, indeterminate 1",
         "charged:    300 micro-USD = $0.000300",
         "held:       100 micro-USD = $0.000100",
+        "seals:      2, each as the records have it",
         "closed:     by a clean exit",
     ]
-    assert re.fullmatch(r"chain head: [0-9a-f]{64}, after batch 14", out.splitlines()[7])
+    assert re.fullmatch(r"chain head: [0-9a-f]{64}, after batch 14", out.splitlines()[8])
     assert contents_of(tmp_path) == before
 
 
@@ -53,9 +55,12 @@ async def test_the_same_as_one_json_object(tmp_path: Path, capsys: pytest.Captur
     assert (code, err) == (0, "")
     assert len(bytes.fromhex(told.pop("chain_head"))) == 32
     assert told == {
-        "ok": True, "exit_code": 0, "directory": str(tmp_path), "segments": 3, "batches": 14, "records": 14,
+        "ok": True, "exit_code": 0, "directory": str(tmp_path), "segments": 3, "first_segment": 1, "batches": 14,
+        "records": 14,
         "requests": 6, "indeterminate": 1, "may_be_running": 0, "charged_micro_usd": 300, "held_micro_usd": 100,
-        "closed": True, "tails": [], "error": None, "damage": None,
+        "closed": True, "tails": [], "error": None, "damage": None, "seals": 2, "leftovers": [],
+        "dropped": {"until_segment": 0, "records": 0, "requests": 0, "charged_micro_usd": 0},
+        "checkpoint_on_record": True,
     }  # fmt: skip
 
 
@@ -84,6 +89,47 @@ async def test_a_torn_tail_is_a_note_and_no_damage(tmp_path: Path, capsys: pytes
     assert f"note: {path}, from byte {3 * BLOCK} on: " in err
     code, out, _ = ran(capsys, "verify", tmp_path, "--json")
     assert [(one["offset"], one["state"]) for one in json.loads(out)["tails"]] == [(3 * BLOCK, "last")]
+
+
+async def test_what_was_dropped_is_counted_and_said_and_what_is_left_over_is_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    await drop(tmp_path, 1)
+    code, out, err = ran(capsys, "verify", tmp_path)
+    assert (code, err) == (0, "")
+    for line in (
+        "segments:   3, from number 2 on",
+        "records:    18",
+        "requests:   6, indeterminate 1",
+        "charged:    300 micro-USD = $0.000300",
+        "dropped:    up to segment 1: 3 requests charged 180 micro-USD, counted above",
+        "seals:      2, each as the records have it",
+    ):
+        assert f"{line}\n" in out
+    await drop(tmp_path, 2, steps=("low_water", "file"))
+    code, out, err = ran(capsys, "verify", tmp_path)
+    notes = err.splitlines()
+    assert (code, len(notes)) == (0, 2)
+    assert f"note: {segment_name(2)}, {1:016d}.checkpoint: left by a dropping that was interrupted" in notes[0]
+    assert "note: no record speaks yet of the checkpoint of segment 2" in notes[1]
+    told = json.loads(ran(capsys, "verify", tmp_path, "--json")[1])
+    assert (told["first_segment"], told["segments"], told["requests"], told["charged_micro_usd"]) == (3, 3, 6, 300)
+    assert told["dropped"] == {"until_segment": 2, "records": 10, "requests": 4, "charged_micro_usd": 240}
+    assert told["leftovers"] == [segment_name(2), f"{1:016d}.checkpoint"]
+    assert (told["checkpoint_on_record"], told["indeterminate"]) == (False, 1)
+
+
+async def test_a_damaged_seal_is_said_with_what_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await three_segments(tmp_path)
+    seal = tmp_path / f"{1:016d}-{1:016d}.seal"
+    content = seal.read_bytes()
+    seal.write_bytes(content[:1] + bytes([content[1] ^ 1]) + content[2:])
+    code, _, err = ran(capsys, "verify", tmp_path)
+    assert code == os.EX_DATAERR
+    assert f"{seal} is damaged at byte 0: expected a block whose CRC fits; nothing is lost: remove this file" in err
+    for tool in TOOLS[1:]:  # they don't read seals
+        assert ran(capsys, tool, tmp_path)[0] == 0
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -14,6 +14,7 @@ from sidecar.ledger.ledger import Ledger
 
 SEGMENT_BYTES = 32_768
 BLOCK = 4096
+WINDOW_SECONDS = 3600
 Contents = dict[str, bytes]
 
 
@@ -28,6 +29,7 @@ def open_small(directory: Path, files: DiskFiles | None = None) -> Ledger:
         frame_bytes_max=SEGMENT_BYTES // 4 - RECORD_MARGIN_BYTES,  # records of tests are far smaller
         requests_in_flight_max=1,
         files=files,
+        window_of=lambda caller: WINDOW_SECONDS,
     )
 
 

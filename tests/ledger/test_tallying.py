@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import trio
 from kit import records
+from kit.dropped_segments import drop
 from kit.small_ledgers import BLOCK, DAY_MS, damage, mixed, open_small, session, three_segments
 
 from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.second_reading import NoLedger, Reading
+from sidecar.ledger.second_look import NoLedger
+from sidecar.ledger.second_reading import Reading
 from sidecar.ledger.tallying import GivenUp, tallied
 from sidecar.rules.windows import Figures
 
@@ -52,6 +54,22 @@ def test_windows_are_those_of_admission_and_callers_are_kept_apart(tmp_path: Pat
     tally = tallied(tmp_path, {"dungeon": 86_400, "arena": 86_400}, up_to_batch=last).tally
     accounts = {"dungeon": figures({0: 60, DAY_MS: 7}, {DAY_MS: 250}), "arena": figures({0: 100}, {})}
     assert tally.compared(accounts).mismatches == ()
+
+
+async def test_behind_a_checkpoint_what_it_kept_is_open_and_windows_of_what_was_dropped_are_not_compared(
+    tmp_path: Path,
+) -> None:
+    await three_segments(tmp_path)
+    await session(tmp_path, [], unfinished=[7], clean=False)
+    await drop(tmp_path, 3, low_water=DAY_MS + 1)
+    last = max(batch.number for batch in Reading(tmp_path).batches())
+    tally = tallied(tmp_path, WINDOWS, up_to_batch=last).tally
+    for wrong in (0, 1):
+        accounts = {"dungeon": figures({0: 300 + wrong, DAY_MS: wrong}, {0: 200})}
+        assert tally.compared(accounts).mismatches == ()
+    said = [str(mismatch) for mismatch in tally.compared({"dungeon": figures({}, {0: 199})}).mismatches]
+    assert len(said) == 1
+    assert "200 open" in said[0]
 
 
 async def test_a_live_ledger_is_read_up_to_what_has_landed(tmp_path: Path) -> None:
@@ -110,6 +128,6 @@ def test_a_reading_that_is_left_or_fails_in_the_middle_closes_what_it_opened(tmp
     files = Counted()
     batches = Reading(tmp_path, files=files).batches()
     next(batches)
-    assert files.opened == 2
+    assert files.opened == 3  # all of them are held
     batches.close()
     assert files.opened == 0
