@@ -111,13 +111,13 @@ class Keeping:
         if self._index.waiting:
             return partial(self._seal, self._index.waiting[0])
         sealed = self._index.sealed
-        if len(sealed) > SEALS_MAX:
-            at = pair_to_merge([entries_bytes(seal.document) for seal in sealed])
-            return partial(self._merge, sealed[at], sealed[at + 1], self._retaining.base)
         gone = [seal for seal in sealed if seal.document.last <= self._retaining.base.segment]
         if gone:
             del sealed[: len(gone)]
             return partial(self._remove, gone)
+        if len(sealed) > SEALS_MAX:
+            at = pair_to_merge([entries_bytes(seal.document) for seal in sealed])
+            return partial(self._merge, sealed[at], sealed[at + 1], self._retaining.base)
         return self._retaining.next(self._end(), self._breathe)
 
     # --- in the thread ----------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ _MARK: Final = b"the answer begins here"
 _EXITS: Final = 5  # one call in so many is tried as a process that ends while the power stays
 _TWICE: Final = 6  # and of one image in so many it is seen that what was found stays found
 _CUT: Final = 6  # and one in so many is opened by a process that doesn't come to the end of it
+_READ_TWICE: Final = 12
 _CALLS_OF_AN_OPEN: Final = 60
 
 
@@ -121,7 +122,9 @@ class Explorer:
             image, story = self._cut_in_an_open(image)
         else:
             story = self.story
-        went_on = continued(image, story)
+        read_twice = self._chance.randrange(_READ_TWICE) == 0
+        self.seen["read twice"] += read_twice
+        went_on = continued(image, story, read_twice=read_twice)
         self.seen["torn"] += bool(image.names_in(DIRECTORY / "quarantine"))
         self.seen["dropped"] += went_on.front > 0
         if went_on.front:
@@ -171,6 +174,7 @@ class Life:
             await trio.lowlevel.checkpoint()
         does = self._chance.choices((self._begin, self._complete, self._fill, self._resolve, self._wait), (8, 8, 2, 3, 4))
         await does[0](self._chance.choice((1, 1, 2, 3)))
+        self._story.hold_while_it_runs(self._ledger, self._disk)
 
     async def _begin(self, many: int) -> None:
         begins = [self._new(number) for number in islice(self._numbers, many)]
@@ -232,9 +236,9 @@ class Life:
         recorded = self._ledger.find(begin.caller_runtime_id, begin.request_id)
         assert recorded is not None
         answer = self._chance.randbytes(size) if self._chance.randrange(4) else self._posing(recorded.begin)
-        end = records.completed(recorded.begin, self._chance.randrange(1000), answer)
+        end = records.completed(recorded.begin, self._chance.randrange(begin.reservation_micro_usd + 1), answer)
         if not self._ledger.room_for(end):
-            end = records.completed(recorded.begin, outcome="result_size")
+            end = records.completed(recorded.begin, 0, outcome="result_size")
         return self._story.complete(self._ledger, begin, end)
 
     def _posing(self, place: Place) -> bytes:

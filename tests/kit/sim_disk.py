@@ -18,7 +18,8 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -352,6 +353,15 @@ class SimDisk(DiskFiles):
             return sorted(self._directory(path).names)
         except OSError:
             return []
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """For a test that looks through the ledger: no call made meanwhile fails, or is counted."""
+        calls, fault, self.fault = self.calls, self.fault, _never
+        try:
+            yield
+        finally:
+            self.calls, self.fault = calls, fault
 
     # --- what is asked ----------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.opening import Told
 from sidecar.ledger.retention import DAY_MS
 from sidecar.ledger.seal_format import End
+from sidecar.ledger.second_reading import Reading
 from sidecar.ledger.writer import Append
 from sidecar.rules.windows import window_start
 
@@ -179,6 +180,12 @@ class Story:
         landing.then(told)
         return waiting
 
+    def hold_while_it_runs(self, ledger: Ledger, disk: SimDisk) -> None:
+        """When all that was queued has landed."""
+        dropped = ledger._keeping._retaining.dropped
+        with disk.unobserved():
+            Holding(ledger, self, dropped.begins + dropped.completions, self.acknowledged).hold_requests(disk)
+
     def so_far(self) -> Story:
         copy = Story()
         copy.__dict__.update(self.__dict__)
@@ -186,10 +193,15 @@ class Story:
         return copy
 
 
-def continued(disk: SimDisk, story: Story) -> Story:
-    """Opens what a crash left, and holds it to the story; that of what was found, all of which now is for good."""
+def continued(disk: SimDisk, story: Story, *, read_twice: bool = False) -> Story:
+    """Opens what a crash left, and holds it to the story; that of what was found, all of which now is for good.
+
+    `read_twice`: the second reading, which `verify` is, must come to the same before it is opened, and after.
+    """
     before = segments_of(disk)
     found = Found(disk)
+    if read_twice and found.lines:
+        hold_the_second_reading(disk, story, found)
     heard = Heard(story.windows)
     ledger = opened_at(disk, story, heard, seed=len(before))
     count = found.front + len(found.lines)
@@ -203,10 +215,32 @@ def continued(disk: SimDisk, story: Story) -> Story:
     left_over = [name for name in disk.names_in(DIRECTORY) if name.endswith((".spare", ".tmp"))]
     assert not left_over, "what a process that is gone had not finished is removed"
     _hold_the_tail(disk, ledger)
+    if read_twice:
+        hold_the_second_reading(disk, story, found)
     went_on = story.so_far()
     went_on.opened(found)
     went_on.low_water_unix_ms = ledger.low_water_unix_ms
     return went_on
+
+
+def hold_the_second_reading(disk: SimDisk, story: Story, found: Found) -> None:
+    """It finds no damage, proves every seal, and comes to the same records."""
+    reading = Reading(DIRECTORY, files=disk.after_exit(), every_id=True, prove_seals=True)
+    reading.begin()
+    lines = [line for batch in reading.batches() for line in batch.lines]
+    there = story.lines[found.front :][: len(found.lines)]
+    ended = [line[1].charge_micro_usd for line in there if isinstance(line, tuple)]
+    assert [line.members["charge_micro_usd"] for line in lines if line.begun] == ended
+    begun = [line.request_id for line in there if isinstance(line, BeginRecord)]
+    assert [line.members["request_id"] for line in lines if line.kind == "Begin"] == begun
+    ends = {id_of(line) for line in story.lines[: found.front + len(there)] if isinstance(line, tuple)}
+    opened_and_not_ended = [
+        id_of(line)
+        for line in story.lines[: found.front + len(there)]
+        if isinstance(line, BeginRecord) and id_of(line) not in ends
+    ]
+    said = [(line.members["caller_runtime_id"], line.members["request_id"]) for line in reading.open.values()]
+    assert sorted(said) == sorted(opened_and_not_ended), "another reading finds other requests open"
 
 
 def opened_at(disk: SimDisk, story: Story, heard: Heard, seed: int = 0, **changes: object) -> Ledger:
@@ -241,9 +275,16 @@ class Holding:
         self._never = {id_of(line) for line in story.lines[count:]} - set(self._begun)
 
     def hold(self, heard: Heard, disk: SimDisk) -> None:
+        """What an open has come to."""
         still_open = [record for key, record in self._begun.items() if key not in self._ends]
-        assert list(self._ledger.recovery.indeterminate) == still_open, "Indeterminate is what was begun and not completed"
+        assert list(self._ledger.recovery.indeterminate) == still_open, (
+            "Indeterminate is what was begun and not completed"
+        )
         self._hold_totals(heard, still_open)
+        self.hold_requests(disk)
+
+    def hold_requests(self, disk: SimDisk) -> None:
+        """What is known and what is not, also while the ledger runs and nothing is on its way."""
         self._hold_dropped(disk)
         for key, begin in self._begun.items():
             if key not in self._dropped:
@@ -276,7 +317,7 @@ class Holding:
             assert begin.expires_at_unix_ms + RETENTION_DAYS * DAY_MS <= now, f"{key} is dropped too early"
             assert begin.expires_at_unix_ms <= low_water, f"{key} is dropped, and would run again"
         if self._dropped:
-            first = min(recovery.segments_in(disk, DIRECTORY), default=0)
+            first = min(int(name[:16]) for name in disk.names_in(DIRECTORY) if name.endswith(".segment"))
             gone_until = self._ledger._keeping._retaining.base.segment
             for key in self._dropped if first > gone_until else ():
                 assert self._ledger.find(*key) is None, f"{key} is dropped, and found"
@@ -288,7 +329,8 @@ class Holding:
         assert recorded.identity == bytes(begin.identity_sha256)
         assert recorded.admitted_at_unix_ms == begin.admitted_at_unix_ms
         assert recorded.reservation_micro_usd == begin.reservation_micro_usd
-        assert self._ledger.indeterminate(*key) == (None if key in self._ends else begin)
+        left_open = begin in self._ledger.recovery.indeterminate and key not in self._ends
+        assert self._ledger.indeterminate(*key) == (begin if left_open else None)
 
     def _hold_answers(self) -> None:
         known = [key for key in self._ends if key not in self._dropped]
