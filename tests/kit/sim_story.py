@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -210,6 +210,7 @@ def continued(disk: SimDisk, story: Story, *, read_twice: bool = False) -> Story
     assert count >= story.acknowledged, f"of {story.acknowledged} records acknowledged {count} are there"
     Holding(ledger, story, found.front, count).hold(heard, disk)
     assert story.clean in (None, ledger.recovery.clean), f"the exit before is told as clean={ledger.recovery.clean}"
+    _hold_the_order_of_a_dropping(ledger, disk, before)
     after = segments_of(disk)
     assert {name: after[name] for name in before} == before, "a segment that was there has changed"
     left_over = [name for name in disk.names_in(DIRECTORY) if name.endswith((".spare", ".tmp"))]
@@ -340,6 +341,16 @@ class Holding:
             assert recorded.completed is not None
             read_back = self._ledger._read_back.record(recorded.completed).completed
             assert read_back == self._ends[key][1], f"another answer of {key} is read back"
+
+
+def _hold_the_order_of_a_dropping(ledger: Ledger, disk: SimDisk, segments: Iterable[str]) -> None:
+    """A checkpoint that the chain does not name yet stands beside all segments that it is to stand for."""
+    if ledger._keeping._retaining._unsaid is None:
+        return
+    named = (checkpoints.segment_of_name(name) for name in disk.names_in(DIRECTORY))
+    before, newest = sorted([0, *[number for number in named if number is not None]])[-2:]
+    there = {int(name[:16]) for name in segments}
+    assert not set(range(before + 1, newest + 1)) - there, "segments are gone before the record says what was in them"
 
 
 def _hold_the_tail(disk: SimDisk, ledger: Ledger) -> None:
