@@ -172,7 +172,9 @@ class Life:
         while self._ledger.statistics().spares_ready < self._ledger._spares_wanted and not self._ledger.poisoned:
             self._ledger._spare_maker.want(0)  # one that couldn't be made is tried again
             await trio.lowlevel.checkpoint()
-        does = self._chance.choices((self._begin, self._complete, self._fill, self._resolve, self._wait), (8, 8, 2, 3, 4))
+        does = self._chance.choices(
+            (self._begin, self._complete, self._fill, self._resolve, self._wait), (8, 8, 2, 3, 4)
+        )
         await does[0](self._chance.choice((1, 1, 2, 3)))
         self._story.hold_while_it_runs(self._ledger, self._disk)
 

@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 import trio
 import trio.testing
@@ -36,6 +37,15 @@ BIG = 60_000
 WRITE_BYTES_MAX = 48 * 1024
 
 
+# Calls of upkeep of which nobody is told when they fail: what they leave undone the next open does.
+_IN_SILENCE: Final = {
+    ("_remove", "keeping.py"): ("close", "unlink"),
+    ("_seal", "keeping.py"): ("give_back_zeros",),
+    ("write_seal", "sealed.py"): ("unlink",),
+    ("write", "checkpoint.py"): ("unlink",),
+}
+
+
 class FailingCalls:
     """Call number `at` fails, and where `for_good` all behind it. `fell` is the call, and whether it made a spare."""
 
@@ -56,7 +66,9 @@ class FailingCalls:
             return None
         self.fell = True
         making = self.ledger is not None and (self.ledger._spare_maker.making or KeepingInLine.keeping)
-        if KeepingInLine.keeping and not _is_done_by("_remove", "keeping.py") and call != "give_back_zeros":
+        if KeepingInLine.keeping and not any(
+            call in calls and _is_done_by(*where) for where, calls in _IN_SILENCE.items()
+        ):
             self.keeping_fell.append(call)
         if not making and call in ("write_some", "sync", "rename", "sync_directory"):
             self.writer_fell.append(call)
@@ -129,7 +141,7 @@ class Session:
         """What failed of upkeep, once it is tried again and nothing fails any more."""
         ledger, failing = self._ledger, self._failing
         if failing.keeping_fell:
-            assert self._troubles, "a fault of upkeep is told"
+            assert self._troubles, f"a fault of upkeep is told: {failing.keeping_fell}, {failing._at}"
             assert ledger.poisoned or not failing.writer_fell
         if ledger.poisoned or not failing.fell or not failing.heals:
             return
@@ -253,7 +265,8 @@ def left_torn() -> tuple[SimDisk, Story]:
 
 
 def lived_through(disk: SimDisk, story: Story, lives: int) -> None:
-    """Lives of one day, each of which begins two requests and completes one, and does all upkeep."""
+    """Lives of one day, each of which begins two requests, completes one, settles one that the last but one left open,
+    and does all upkeep."""
 
     async def one(life: int) -> None:
         ledger = opened_at(disk, story, Heard(story.windows), life)
@@ -262,6 +275,10 @@ def lived_through(disk: SimDisk, story: Story, lives: int) -> None:
                 place = await story.begin(ledger, begun(number, story)).place()
             end = records.completed(place, response=bytes(100))
             await story.complete(ledger, begun(number, story), end).place()
+            for begin in ledger.recovery.indeterminate[:-1]:
+                recorded = ledger.find(begin.caller_runtime_id, begin.request_id)
+                assert recorded is not None
+                await story.complete(ledger, begin, records.completed(recorded.begin, 7)).place()
             await trio.testing.wait_all_tasks_blocked()
 
     for life in range(lives):

@@ -51,7 +51,7 @@ ORDINARY: Final = (
 CALLS_OF_A_DROPPING: Final = 40
 
 
-@pytest.mark.parametrize(("left", "how"), ORDINARY, ids=" ".join)
+@pytest.mark.parametrize(("left", "how"), ORDINARY, ids=[f"{left}, {how}" for left, how in ORDINARY])
 def test_whichever_call_fails_the_answers_are_the_contracts_and_nothing_is_lost(left: str, how: str) -> None:
     assert whichever_call_fails(LEFT[left], **HOW[how]) > 100
 
