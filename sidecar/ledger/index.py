@@ -62,8 +62,11 @@ class Book:
     end: End
     still_open: tuple[tuple[int, ...], ...]
 
-    def __init__(self, number: int, segment_bytes: int, before: End, window_of: WindowOf) -> None:
+    def __init__(
+        self, number: int, segment_bytes: int, before: End, window_of: WindowOf, *, is_of_this_run: bool = False
+    ) -> None:
         self.number = number
+        self.is_of_this_run = is_of_this_run
         self.before = before
         self.recorded: dict[bytes, Recorded] = {}
         # Of a segment that an opening has read: Begin, or Begin and Completed, as segment and offset each. Of most
