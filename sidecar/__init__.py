@@ -8,7 +8,7 @@ reads these lines and fails on anything else.
     rules       what is allowed: framing, admission, pricing, spend windows; pure, `now` is an argument
     ops         log lines, credentials and the wall clock
     config      TOML text to a checked Config, or every complaint at once
-    ledger      segment format, the file calls, the one writer with group commit, recovery, index; a second reading
+    ledger      the one writer with group commit, recovery, seals, retention; a second reading, and repair
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
     service     who is calling, the listener, one connection, one exchange (decided, then carried), the task tree
     cli         serve, check, call, ledger, demo

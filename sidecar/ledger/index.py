@@ -62,8 +62,11 @@ class Book:
     end: End
     still_open: tuple[tuple[int, ...], ...]
 
-    def __init__(self, number: int, segment_bytes: int, before: End, window_of: WindowOf) -> None:
+    def __init__(
+        self, number: int, segment_bytes: int, before: End, window_of: WindowOf, *, is_of_this_run: bool = False
+    ) -> None:
         self.number = number
+        self.is_of_this_run = is_of_this_run
         self.before = before
         self.recorded: dict[bytes, Recorded] = {}
         # Of a segment that an opening has read: Begin, or Begin and Completed, as segment and offset each. Of most
@@ -72,6 +75,8 @@ class Book:
         self.segment_bytes = segment_bytes
         self._window_of = window_of
         self.sums: dict[tuple[str, int, int], int] = {}
+        self._begun: list[tuple[int, int]] = []  # admitted at, expires at
+        self._completed: list[tuple[str, int, int]] = []  # caller, admitted at, charge
         self.records = 0
         self.begins = 0
         self.completions = 0
@@ -81,19 +86,27 @@ class Book:
 
     def begun(self, key: bytes, record: BeginRecord, place: Place) -> Recorded:
         recorded = self.recorded[key] = recorded_of(record, place)
-        self.begins += 1
-        self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, record.admitted_at_unix_ms)
-        self.expires_until_unix_ms = max(self.expires_until_unix_ms, record.expires_at_unix_ms)
+        self._begun.append((record.admitted_at_unix_ms, record.expires_at_unix_ms))
         return recorded
 
     def completed(self, key: bytes, recorded: Recorded, caller: str, record: CompletedRecord, place: Place) -> None:
         self.recorded[key] = msgspec.structs.replace(recorded, completed=place)
-        admitted_at = recorded.admitted_at_unix_ms
-        window = self.window(caller, admitted_at)
-        self.sums[window] = self.sums.get(window, 0) + record.charge_micro_usd
-        self.completions += 1
-        self.charged_micro_usd += record.charge_micro_usd
-        self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, admitted_at)
+        self._completed.append((caller, recorded.admitted_at_unix_ms, record.charge_micro_usd))
+
+    def _add_up(self) -> None:
+        """What was only noted while records landed, which takes the event loop's time."""
+        begun, self._begun = self._begun, []
+        completed, self._completed = self._completed, []
+        for admitted_at, expires_at in begun:
+            self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, admitted_at)
+            self.expires_until_unix_ms = max(self.expires_until_unix_ms, expires_at)
+        for caller, admitted_at, charge in completed:
+            self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, admitted_at)
+            window = self.window(caller, admitted_at)
+            self.sums[window] = self.sums.get(window, 0) + charge
+            self.charged_micro_usd += charge
+        self.begins += len(begun)
+        self.completions += len(completed)
 
     def window(self, caller: str, at_unix_ms: int) -> tuple[str, int, int]:
         """What a charge of a request admitted then is summed under."""
@@ -107,6 +120,7 @@ class Book:
 
     def write_seal(self, files: DiskFiles, directory: Path) -> Path:
         """Of a segment that has ended. Raises OSError."""
+        self._add_up()
         end = self.end
         row = SegmentRow(
             number=self.number,

@@ -135,7 +135,8 @@ class Keeping:
     def _seal(self, book: Book) -> Told:
         path = book.write_seal(self._files, self._directory)
         with suppress(OSError):
-            self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
+            if book.is_of_this_run:  # one that was found may have a torn tail, which stays where it is
+                self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
         return partial(self._adopt, Sealed.open(self._files, path))
 
     def _merge(self, older: Sealed, newer: Sealed, base: End) -> Told:

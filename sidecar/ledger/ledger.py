@@ -192,7 +192,8 @@ class Ledger:
 
     def _book(self, slot: Slot, before: End) -> None:
         """The book of the segment that begins, with where the one before it ended."""
-        self._index.book = Book(slot.number, self._terms.segment_bytes, before, self._terms.window_of)
+        terms = self._terms
+        self._index.book = Book(slot.number, terms.segment_bytes, before, terms.window_of, is_of_this_run=True)
         self._landed = structs.replace(before, segment=slot.number)
         self._segment_began_unix_ms = self._terms.clock_unix_ms()
 

@@ -202,12 +202,13 @@ class Opening:
         sealed = self.index.sealed
         places = sealed[-1].document.open if sealed else tuple(self.read_back.kept)
         for segment, offset in places:
+            path = segment_path(self._directory, segment)
             try:
                 begin, place = self.read_back.begin(segment, offset)
+            except FileNotFoundError:
+                raise recovery.damaged(path, offset, "sealed_missing") from None
             except FormatFault as fault:
-                raise recovery.damaged(
-                    segment_path(self._directory, segment), offset, "no_record", fault=fault
-                ) from fault
+                raise recovery.damaged(path, offset, "no_record", fault=fault) from fault
             key = key_of_new(begin.caller_runtime_id, begin.request_id)
             self._open[segment, offset] = key, begin, place.length
             self._open_before.add(key)

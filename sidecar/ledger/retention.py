@@ -56,6 +56,8 @@ def going(rows: Iterable[SegmentRow], *, now_unix_ms: int, retention_days: int) 
             break
         gone.append(row)
         low_water_unix_ms = max(low_water_unix_ms, row.expires_until_unix_ms)
+    while gone and not gone[-1].begins:  # nothing in it has an age; it goes with the next that is old
+        gone.pop()
     return Going(tuple(gone), low_water_unix_ms) if gone else None
 
 

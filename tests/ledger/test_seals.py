@@ -1,0 +1,245 @@
+"""Segments that have ended are indexed on disk: what an opening reads, what a look-up finds, what windows come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from kit import records
+from kit.records import SEGMENT_BYTES, Totals
+
+from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable, RecordDamaged
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.keeping import SEALS_MAX
+from sidecar.ledger.ledger import Ledger
+from sidecar.ledger.sealed import pair_to_merge
+
+OpenLedger = Callable[..., Ledger]
+A_BIG_ANSWER = bytes(60_000)
+
+
+async def fill(ledger: Ledger, numbers: range, **changes: Any) -> None:
+    for number in numbers:
+        while ledger.statistics().spares_ready < 2:
+            await trio.lowlevel.checkpoint()
+        begin = records.begin(number, **changes)
+        await ledger.complete(begin, records.completed(await ledger.begin(begin), response=A_BIG_ANSWER))
+
+
+async def upkeep_done(ledger: Ledger) -> None:
+    while ledger._index.waiting or len(ledger._index.sealed) > SEALS_MAX or ledger._keeping._under_way:
+        await trio.lowlevel.checkpoint()
+
+
+async def filled(open_ledger: OpenLedger, count: int, **changes: Any) -> None:
+    ledger = open_ledger(**changes)
+    async with ledger.running():
+        await fill(ledger, range(count))
+        await upkeep_done(ledger)
+
+
+def seals(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.seal"))
+
+
+async def test_an_opening_reads_only_the_segment_that_was_in_use(open_ledger: OpenLedger, directory: Path) -> None:
+    await filled(open_ledger, 40)
+    assert len(list(directory.glob("*.segment"))) > 8
+    totals = Totals()
+    ledger = open_ledger(told=totals.told)
+    assert ledger.recovery.records == 40 * 2 + 2
+    assert ledger.recovery.records_read < 12
+    assert (totals.spent, totals.reserved) == (40 * 60, 0)
+    async with ledger.running():
+        for number in range(40):
+            recorded = ledger.find("dungeon", f"request-{number}")
+            assert recorded is not None
+            assert recorded.identity == number.to_bytes(32, "big")
+            assert await ledger.read_response(recorded) == A_BIG_ANSWER
+        assert ledger.find("dungeon", "request-40") is None
+        assert ledger.find("arena", "request-4") is None
+
+
+async def test_seals_are_merged_until_an_unknown_id_costs_three_searches(
+    open_ledger: OpenLedger, directory: Path
+) -> None:
+    ledger = open_ledger()
+    async with ledger.running():
+        await fill(ledger, range(60))
+        await upkeep_done(ledger)
+        assert len(ledger._index.sealed) <= 3
+        assert all(ledger.find("dungeon", f"request-{number}") for number in range(60))
+    assert len(seals(directory)) <= 3 + 2  # two that another has come in place of may still be there
+
+
+async def test_an_open_request_is_found_over_seals_and_restarts_and_can_end_then(open_ledger: OpenLedger) -> None:
+    begin = records.begin(99, reservation=77)
+    ledger = open_ledger()
+    async with ledger.running():
+        await ledger.begin(begin)
+        await fill(ledger, range(10))
+    for _ in range(2):
+        totals = Totals()
+        ledger = open_ledger(told=totals.told)
+        assert totals.reserved == 77
+        assert ledger.recovery.indeterminate == (begin,)
+        async with ledger.running():
+            recorded = ledger.find("dungeon", "request-99")
+            assert recorded is not None
+            assert recorded.completed is None
+    ledger = open_ledger()
+    async with ledger.running():
+        await ledger.complete(begin, records.completed(recorded.begin, 5))
+    totals = Totals()
+    ledger = open_ledger(told=totals.told)
+    assert (totals.spent, totals.reserved) == (605, 0)
+    recorded = ledger.find("dungeon", "request-99")
+    assert recorded is not None
+    assert recorded.completed is not None
+
+
+async def test_a_seal_that_is_removed_is_made_again(open_ledger: OpenLedger, directory: Path) -> None:
+    await filled(open_ledger, 20)
+    for keep in (0, 1):
+        for seal in seals(directory)[keep:]:
+            seal.unlink()
+        totals = Totals()
+        ledger = open_ledger(told=totals.told)
+        assert totals.spent == 20 * 60
+        async with ledger.running():
+            assert all(ledger.find("dungeon", f"request-{number}") for number in range(20))
+            await upkeep_done(ledger)
+    assert open_ledger().recovery.records_read < 12
+
+
+@pytest.mark.parametrize("at", [0, -1, -20, -200])
+async def test_a_seal_that_is_damaged_is_refused_where_opening_reads_it(
+    open_ledger: OpenLedger, directory: Path, at: int
+) -> None:
+    await filled(open_ledger, 20)
+    seal = seals(directory)[0]
+    content = bytearray(seal.read_bytes())
+    content[at] ^= 1
+    seal.write_bytes(content)
+    if at:
+        with pytest.raises(LedgerDamaged, match="remove this file") as refused:
+            open_ledger()
+        assert refused.value.segment == seal
+    else:
+        ledger = open_ledger()
+        said = set()
+        for number in range(20):
+            try:
+                assert ledger.find("dungeon", f"request-{number}")
+            except RecordDamaged as fault:
+                said.add(str(fault))
+        assert said == {f"{seal.name} is damaged at byte 0"}
+
+
+async def test_a_segment_that_is_missing_behind_its_seal_is_damage(open_ledger: OpenLedger, directory: Path) -> None:
+    await filled(open_ledger, 20)
+    gone = directory / f"{2:016d}.segment"
+    gone.unlink()
+    with pytest.raises(LedgerDamaged, match="which has a seal; it is missing") as refused:
+        open_ledger()
+    assert refused.value.segment == gone
+
+
+@pytest.mark.parametrize(("seconds", "spent"), [(1, 5 * 60), (2, 10 * 60), (3600, 20 * 60)])
+async def test_where_a_window_has_another_length_now_the_present_one_is_read_again(
+    open_ledger: OpenLedger, seconds: int, spent: int
+) -> None:
+    """Four seconds of five requests each, sealed by windows of a second; the clock stands in the last of them."""
+    ledger = open_ledger()
+    async with ledger.running():
+        for second in range(4):
+            for number in range(5):
+                await fill(ledger, range(10 * second + number, 10 * second + number + 1),
+                           admitted_at_unix_ms=1000 * second + number)  # fmt: skip
+        await upkeep_done(ledger)
+    in_window: dict[int, int] = {}
+
+    def on_sum(caller: str, at_unix_ms: int, charged: int) -> None:
+        start = at_unix_ms - at_unix_ms % (1000 * seconds)
+        in_window[start] = in_window.get(start, 0) + charged
+
+    told = records.Told(on_sum=on_sum)
+    open_ledger(told=told, window_of=lambda caller: seconds, clock_unix_ms=lambda: 3500)
+    assert in_window[3500 - 3500 % (1000 * seconds)] == spent
+
+
+async def test_a_caller_that_the_configuration_did_not_know_is_summed_once_it_does(open_ledger: OpenLedger) -> None:
+    await filled(open_ledger, 10, window_of=lambda caller: 0)
+    totals = Totals()
+    open_ledger(told=totals.told, window_of=lambda caller: 86_400, clock_unix_ms=lambda: 5000)
+    assert totals.spent == 600
+
+
+async def test_upkeep_that_fails_is_said_refuses_nothing_and_is_made_good(
+    open_ledger: OpenLedger, directory: Path
+) -> None:
+    class NoSeals(DiskFiles):
+        fails = True
+
+        def create(self, path: Path) -> int:
+            if self.fails and path.name.endswith(".tmp"):
+                raise OSError(28, "No space left on device")
+            return super().create(path)
+
+    said: list[str] = []
+    files = NoSeals()
+    ledger = open_ledger(files, on_trouble=said.append)
+    async with ledger.running():
+        await fill(ledger, range(10))
+        assert said
+        assert set(said) == {"No space left on device"}
+        assert ledger.poisoned is None
+        assert ledger.pressure is None
+        assert all(ledger.find("dungeon", f"request-{number}") for number in range(10))
+        files.fails = False
+        await fill(ledger, range(10, 20))
+        await upkeep_done(ledger)
+    assert seals(directory)
+    assert open_ledger().recovery.records_read < 12
+
+
+async def test_what_a_seal_names_and_a_disk_does_not_give_back_is_unavailable(
+    open_ledger: OpenLedger, directory: Path
+) -> None:
+    class Unreadable(DiskFiles):
+        fails = False
+
+        def read(self, descriptor: int, length: int, offset: int) -> bytes:
+            if self.fails:
+                raise OSError(5, "Input/output error")
+            return super().read(descriptor, length, offset)
+
+    await filled(open_ledger, 10)
+    files = Unreadable()
+    ledger = open_ledger(files)
+    files.fails = True
+    with pytest.raises(LedgerUnavailable, match="can't be read: Input/output error"):
+        ledger.find("dungeon", "request-1")
+    files.fails = False
+    assert ledger.find("dungeon", "request-1")
+
+
+def test_what_is_least_work_is_merged_first() -> None:
+    assert pair_to_merge([9, 1, 1, 5]) == 1
+    assert pair_to_merge([1, 1, 1, 1]) == 2
+    sizes: list[int] = []
+    written = 0
+    for _ in range(200):
+        sizes.append(1)
+        while len(sizes) > SEALS_MAX:
+            at = pair_to_merge(sizes)
+            sizes[at : at + 2] = [sizes[at] + sizes[at + 1]]
+            written += sizes[at]
+    assert written < 200 * 30  # by one after the other it would be 200 * 100
+
+
+def test_the_smallest_segment_holds_some_requests() -> None:
+    assert 4 * len(A_BIG_ANSWER) < SEGMENT_BYTES
