@@ -125,11 +125,10 @@ class Keeping:
     def _done(self, work: Work) -> Told:
         try:
             told = work()
-        except (OSError, LedgerDamaged) as error:
+        except Exception as error:  # a bug too: upkeep must not end without a word
             if self._stopping:
                 return self._finished
-            cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            return partial(self._failed, cause)
+            return partial(self._failed, _cause(error))
         return partial(self._told, told)
 
     def _seal(self, book: Book) -> Told:
@@ -186,3 +185,9 @@ class Keeping:
         at = sealed.index(older)
         sealed[at : at + 2] = [both]
         self._replaced.extend((older, newer))
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error) if isinstance(error, LedgerDamaged) else f"{type(error).__name__} {error}"

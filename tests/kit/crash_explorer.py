@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count, islice
 from typing import Final
 
@@ -39,6 +40,8 @@ HOUR_MS: Final = 3_600_000
 _PASSES_BETWEEN: Final = (0, 0, 0, 0, HOUR_MS, HOUR_MS, 20 * HOUR_MS, DAY_MS + HOUR_MS, 3 * DAY_MS)
 _PASSES_IN: Final = (60_000, HOUR_MS, 26 * HOUR_MS)
 _EXPIRES_IN: Final = (60_000, 60_000, HOUR_MS, 12 * HOUR_MS)
+# What upkeep may fail by here: a call that failed, of its own or the writer's, or no spare segment for a record.
+_TROUBLES: Final = ("Input/output error", "writing ", "there is no room for this record")
 _MARK: Final = b"the answer begins here"
 _EXITS: Final = 5  # one call in so many is tried as a process that ends while the power stays
 _TWICE: Final = 6  # and of one image in so many it is seen that what was found stays found
@@ -146,10 +149,8 @@ class Explorer:
         story.opening()
         last = self._chance.randrange(_CALLS_OF_AN_OPEN)
         image.fault = lambda _, number: Fault() if number >= last else None
-        try:
+        with suppress(OSError):
             opened_at(image, story, Heard(story.windows))
-        except OSError:
-            pass
         return image.after_power_cut(Fates(self._chance)), story
 
 
@@ -277,9 +278,12 @@ async def lived(disk: SimDisk, explorer: Explorer, chance: random.Random, number
         story.windows = {"dungeon": chance.choice((3600, 86_400)), "tavern": chance.choice((600, 86_400))}
     story.opening()
     found = Found(disk)
+    troubles: list[str] = []
     try:
         threads = chance.choice((IN_LINE, LATER, SLOWLY))
-        ledger = opened_at(disk, story, Heard(story.windows), chance.randrange(1 << 30), threads=threads)
+        ledger = opened_at(
+            disk, story, Heard(story.windows), chance.randrange(1 << 30), threads=threads, on_trouble=troubles.append
+        )
     except OSError:
         return
     story.opened(found)
@@ -297,6 +301,8 @@ async def lived(disk: SimDisk, explorer: Explorer, chance: random.Random, number
     except* (ProcessGone, LedgerUnavailable):
         pass
     explorer.ledger = None
+    bugs = [why for why in troubles if not why.startswith(_TROUBLES)]
+    assert not bugs, f"upkeep fails by itself: {bugs}"
 
 
 def explored(seed: int, *, samples: int, lives: int = 14) -> Explorer:

@@ -23,7 +23,6 @@ from kit.sim_ledger import DIRECTORY, opened
 
 from sidecar.ledger.faults import LedgerUnavailable
 
-
 HOW: Final = {
     "once": {"done": False, "for_good": False},
     "once, done all the same": {"done": True, "for_good": False},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
+import pytest
 import trio
 from kit import records
 from kit.sim_disk import SimDisk
@@ -13,6 +15,7 @@ from kit.sim_story import DAY_MS, FIRST_DAY_MS, Heard, Story, opened_at
 
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger import checkpoint as checkpoints
+from sidecar.ledger.index import Book
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.threads import Threads
 
@@ -27,7 +30,7 @@ class KeepingByHand(KeepingInLine[Any]):
     def hand_over(self, job: Any) -> None:
         assert not self._busy
         self._busy = True
-        self.done.append(lambda told=self._work(job): self._tell(told))
+        self.done.append(partial(self._tell, self._work(job)))
 
 
 BY_HAND = Threads(commit=CommitInLine, spares=SparesInLine, keeping=KeepingByHand)
@@ -110,3 +113,27 @@ def test_segments_that_end_while_a_checkpoint_is_written_are_not_merged_with_wha
 
     trio.run(life)
     assert story.front
+
+
+def test_a_bug_met_in_upkeep_is_told_and_the_next_try_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, story = SimDisk(), Story()
+    lives_of_a_day(disk, story, 1)
+    troubles: list[str] = []
+
+    def buggy(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def life() -> None:
+        ledger = opened_at(disk, story, Heard(story.windows), 9, on_trouble=troubles.append)
+        async with ledger.running():
+            with monkeypatch.context() as patch:
+                patch.setattr(Book, "write_seal", buggy)
+                await fill_a_segment(ledger, story, 100)
+            assert troubles[-1] == "ZeroDivisionError a bug"
+            assert ledger.poisoned is None
+            ledger._keeping.try_again()
+            for _ in range(20):
+                await trio.lowlevel.checkpoint()
+            assert not ledger._index.waiting
+
+    trio.run(life)
