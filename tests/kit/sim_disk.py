@@ -182,6 +182,11 @@ class File:
         self.durable, self.durable_bytes, self.size = b"", 0, 0
         self._cache.clear()
 
+    def give_back(self, offset: int) -> None:
+        """Whatever stood from there on reads as zeros; only of a file that is on the disk as it is shown."""
+        if not self._cache:
+            self.durable = self.durable[:offset]
+
     def sync(self) -> None:
         self._take(ALL_LANDED)
         if all(write.unsynced for write in self._cache):
@@ -495,7 +500,7 @@ class SimDisk(DiskFiles):
 
     def give_back_zeros(self, path: Path, offset: int) -> None:
         self._raise(self._changes("give_back_zeros"))
-        self._node(path)
+        self.file(path).give_back(offset)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -354,13 +354,17 @@ def _hold_the_order_of_a_dropping(ledger: Ledger, disk: SimDisk, segments: Itera
 
 
 def _hold_the_tail(disk: SimDisk, ledger: Ledger) -> None:
+    quarantine = DIRECTORY / "quarantine"
+    for name in disk.names_in(quarantine):
+        segment, offset = name.removesuffix(".tail").split("-")
+        if f"{segment}.segment" in disk.names_in(DIRECTORY):
+            torn = disk.file(DIRECTORY / f"{segment}.segment")
+            kept, _ = disk.file(quarantine / name).shown()
+            assert torn.shows_what_is_lost() or torn.shown()[0][int(offset) :] == kept, "the tail is kept as it was"
     if ledger.recovery.set_aside is None:
         return
     kept, _ = disk.file(ledger.recovery.set_aside).shown()
     assert len(kept) == ledger.recovery.set_aside_bytes > 0
-    segment, offset = ledger.recovery.set_aside.stem.split("-")
-    torn, _ = disk.file(DIRECTORY / f"{segment}.segment").shown()
-    assert torn[int(offset) :] == kept, "the tail is kept as it was found"
     durable = disk.after_power_cut(NONE_LANDED)
     assert durable.file(ledger.recovery.set_aside).shown()[0] == kept, "the tail that was set aside is synced"
 

@@ -238,6 +238,10 @@ def keeps_the_older_of_two(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sealed, "_merged", lambda older, newer, path: of_both(newer, older, path))
 
 
+def gives_a_torn_tail_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Book, "is_of_this_run", property(lambda book: True, lambda book, said: None), raising=False)
+
+
 def believes_a_seal_whose_crc_does_not_fit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(seal_format, "crc32", lambda content, begin=0: 0)
 
@@ -262,6 +266,7 @@ BY_STATES: dict[str, Mutant] = {
     "a checkpoint is written before the LowWater record has landed": written_before_low_water_has_landed,
     "a checkpoint forgets an open request": forgets_an_open_request,
     "a checkpoint forgets what an earlier one kept": forgets_what_an_earlier_one_kept,
+    "a torn tail is taken for zeros when its segment is sealed": gives_a_torn_tail_back,
     "retention drops a day too early": drops_a_day_too_early,
     "a seal's open requests are those before its segment's last batch": open_list_is_that_before_the_last_batch,
 }
