@@ -114,7 +114,8 @@ def first_look(directory: Path, files: DiskFiles) -> FirstLook:
     except OSError as error:
         if error.errno not in DISK_FAULTS:
             raise
-        unreadable = f"{error.strerror}, in segment {reading.segment} or the next one"
+        where = f"segment {reading.segment} or the next one" if reading.segment else "the first segment or a checkpoint"
+        unreadable = f"{error.strerror}, in {where}"
     return FirstLook(
         head=reading.head,
         batch=reading.batch,

@@ -11,6 +11,9 @@ then tells what lies between two of them:
     is out of its place        -                    it was put here by mistake: its records count, but once, and no end
                                                     finds its begin by this place
 
+Where segments were dropped, all this begins behind the newest whole checkpoint, with the begins that it kept. Records
+of Checkpoint are no more than its witness; seals tell by their names that segments were there, and nothing else.
+
 Behind the last batch only a clean exit proves that nothing is missing. Without
 one, an end that is all zeros is what any crash leaves; it counts as a loss only
 where something else is damaged too.

@@ -26,7 +26,7 @@ from sidecar.cli.main import main
 from sidecar.cli.stops import Stopped
 from sidecar.contract.values import CompletedRecord, LowWaterRecord, TransportDisposition, TransportResult
 from sidecar.ledger import format as on_disk
-from sidecar.ledger import salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources
+from sidecar.ledger import salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources, salvage_start
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
 from sidecar.ledger.lock import take_lock
@@ -137,7 +137,9 @@ def test_what_is_no_zero_behind_the_end_of_a_segment_held_no_record_since_the_ch
     assert as_recorded(directory.with_name("new")) == as_recorded_before(directory)
 
 
-@pytest.mark.parametrize("module", [salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources])
+@pytest.mark.parametrize(
+    "module", [salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources, salvage_start]
+)
 def test_what_reads_the_damaged_ledger_shares_no_decoder_with_what_wrote_it(module: Any) -> None:
     source = Path(module.__file__).read_text()
     for writers in ("format", "recovery", "ledger", "writer", "index", "landing"):

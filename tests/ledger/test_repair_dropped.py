@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 from kit import records
-from kit.dropped_segments import LOW_WATER, drop
+from kit.dropped_segments import LOW_WATER, STEPS, drop
 from kit.ledger_view import LedgerView
 from kit.small_ledgers import BLOCK, contents_of, open_small, segment_name, session, three_segments
 from msgspec import structs
@@ -21,7 +21,9 @@ from sidecar.cli.ledger_repair import repair
 from sidecar.cli.main import main
 from sidecar.contract.values import LowWaterRecord
 from sidecar.ledger import checkpoint as checkpoints
+from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
+from sidecar.ledger.salvage import Salvage
 
 # `three_segments`, of which the first two were dropped: 1 to 4 had ended, 5 is open; in what is left 6 stands.
 FIRST_LEFT = 3
@@ -133,6 +135,17 @@ def test_kept_requests_are_begun_first_in_the_order_of_their_places(tmp_path: Pa
     assert view(directory)[0] == ["request-9", "request-3", "request-7", "request-1"]
 
 
+def test_kept_requests_count_as_open_ones_until_they_end(directory: Path) -> None:
+    """So the new ledger has room to settle each, and not for more."""
+    salvage = Salvage(directory, DiskFiles(), is_damaged=False)
+    [kept] = salvage.sources.start.begins
+    assert salvage.holds(kept.segment, kept.offset)
+    assert not salvage.holds(kept.segment, kept.offset + 1)
+    assert salvage.seen.open_max == 1
+    trio.run(end_of_5, directory)
+    assert Salvage(directory, DiskFiles(), is_damaged=False).seen.open_max == 0
+
+
 def test_a_ledger_of_a_checkpoint_alone_keeps_what_it_says_and_refuses_all_that_may_have_come_behind_it(
     directory: Path,
 ) -> None:
@@ -168,6 +181,7 @@ def test_leftovers_are_named_and_not_taken_again(tmp_path: Path, capsys: pytest.
     assert f"not needed: {segment_name(2)}: {checkpoint_name(2)} stands for it" in capsys.readouterr().out
     assert view(directory) == (["request-5", "request-6"], ["request-6"])
     flip(directory / segment_name(2), 3 * BLOCK)  # damage that matters to nobody
+    flip(directory / checkpoint_name(1), 40)
     assert repaired(directory)["verdict"] == "sound"
 
 
@@ -211,11 +225,26 @@ def test_without_it_all_before_is_unknown_and_an_end_of_a_begin_there_is_of_a_lo
     assert is_told == (kind != "missing")
 
 
+def test_a_checkpoint_that_the_disk_does_not_give_is_the_damage_that_is_named(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(directory, "directory")
+    repaired(directory)
+    assert "bytes that can be read: Is a directory, in the first segment or a checkpoint" in capsys.readouterr().out
+
+
 def test_a_version_that_a_flip_has_changed_is_no_other_version(directory: Path) -> None:
     damage(directory, "11")
     told = repaired(directory)
     assert view(directory)[0] == ["request-5", "request-6"]
     assert [gap for gap in told["gaps"] if gap["may_have_held"]] == []
+
+
+def test_a_checkpoint_that_is_not_whole_says_nothing_of_another_version(directory: Path) -> None:
+    damage(directory, "11")
+    damage(directory, "cut")
+    repaired(directory)
+    assert view(directory)[0] == ["request-6"]
 
 
 def test_a_checkpoint_of_a_newer_version_is_left_to_it(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,3 +337,12 @@ def test_a_low_water_above_what_a_loss_asks_for_stands(tmp_path: Path) -> None:
     flip(directory / segment_name(1), 3 * BLOCK)
     told = repaired(directory)
     assert told["low_water"]["expires_at_unix_ms"] == low_water(directory) == 1 << 50
+
+
+def test_a_low_water_whose_record_was_dropped_stands_in_the_checkpoint_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "ledger"
+    trio.run(session, directory, [1])
+    trio.run(session, directory, [2])
+    trio.run(lambda: drop(directory, 1, steps=STEPS[1:], low_water=1 << 50))
+    assert repaired(directory)["verdict"] == "sound"
+    assert low_water(directory) == 1 << 50
