@@ -99,7 +99,7 @@ def _repaired(directory: Path, new_directory: Path, files: DiskFiles, stops: Sto
     with stops.raising():
         look = first_look(directory, files)
         salvage = Salvage(directory, files, is_damaged=not look.is_sound)
-        if not salvage.seen.records and not look.is_sound:
+        if not salvage.is_anything_known and not look.is_sound:
             _say(f"nothing can be read of {directory}: no record in it is whole; start a new ledger elsewhere")
             return os.EX_DATAERR
         place = NewPlace(files, new_directory, directory)
@@ -143,6 +143,7 @@ def _lines(told: dict[str, Any], new: Path) -> Iterator[str]:
     yield from _first(told, before)
     yield _row("read", f"{len(read['segments'])} segments, {read['whole_batches']} whole batches, "
                        f"{read['records']} records")  # fmt: skip
+    yield from _dropped(told["dropped"], read["left_behind"])
     yield from _capped([_of_gap(gap) for gap in told["gaps"]])
     yield from _capped([f"not taken: {one['file']}: {one['why']}" for one in read["not_taken"]])
     yield from _capped(
@@ -173,6 +174,15 @@ def _first(told: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:
     yield _row("up to it", f"{before['requests']} requests, charged {_money(before['charged_micro_usd'])}, "
                            f"held {_money(before['held_micro_usd'])}")  # fmt: skip
     yield _row("old head", f"{head}, the last before the damage")
+
+
+def _dropped(dropped: dict[str, Any] | None, left_behind: list[str]) -> Iterator[str]:
+    if dropped is None:
+        return
+    charged = _money(dropped["charged_micro_usd"])
+    yield _row("dropped", f"segments up to {dropped['until_segment']}, {dropped['why']} (no loss): "
+                          f"{dropped['completions']} requests that had ended, charged {charged}")  # fmt: skip
+    yield from _capped([f"not needed: {name}: {dropped['checkpoint']} stands for it" for name in left_behind])
 
 
 def _of_gap(gap: dict[str, Any]) -> str:

@@ -10,6 +10,10 @@ taken to be good:
     kept      lost, or of a changed batch       the begin alone: Indeterminate, its reservation held
     lost      kept                              nothing; its charge is reported as one that nobody is charged with
     lost      lost                              nothing; a low water keeps its id from running again
+    dropped   dropped                           nothing, and nothing is lost; the low water of the old ledger stands
+
+The new ledger begins at its first segment. What a checkpoint kept of dropped ones, requests that were still open, is
+begun first; Checkpoint records are not copied, since nothing was ever dropped from this one.
 
 A low water is written wherever a record may be lost. A request that was lost
 between others expired at the latest as long after the newest instant of any
@@ -110,7 +114,8 @@ def first_look(directory: Path, files: DiskFiles) -> FirstLook:
     except OSError as error:
         if error.errno not in DISK_FAULTS:
             raise
-        unreadable = f"{error.strerror}, in segment {reading.segment} or the next one"
+        where = f"segment {reading.segment} or the next one" if reading.segment else "the first segment or a checkpoint"
+        unreadable = f"{error.strerror}, in {where}"
     return FirstLook(
         head=reading.head,
         batch=reading.batch,
@@ -189,8 +194,9 @@ class _Copier:
     async def copy(
         self, salvage: Salvage, between: Callable[[], None], wanted: Callable[[], tuple[int, str] | None]
     ) -> None:
-        """All that the salvage gives, and the low water that is `wanted` at the end."""
+        """All that the salvage gives, its highest low water first, and the one that is `wanted` at the end."""
         async with self._ledger.running():
+            await self._low_water(salvage.seen.low_water_unix_ms)
             window: list[tuple[Line, Kind]] = []
             size = 0
             for line, kind in salvage.lines():
@@ -204,7 +210,6 @@ class _Copier:
             if (lowest := wanted()) is not None:
                 instant, self.copied.low_water_why = lowest
                 await self._low_water(instant)
-                await self._landed()
             self.copied.low_water_unix_ms = self._ledger.low_water_unix_ms
 
     async def _write(self, window: list[tuple[Line, Kind]], salvage: Salvage) -> None:
@@ -216,8 +221,6 @@ class _Copier:
         for line, kind in window:
             if line.kind == "Completed":
                 await self._complete(line, kind, salvage)
-            elif line.kind == "LowWater":
-                await self._low_water(line.members["expires_at_unix_ms"])
         await self._landed()
 
     async def _begin(self, line: Line, kind: Kind) -> None:
@@ -266,9 +269,12 @@ class _Copier:
         self.copied.charged_micro_usd += record.charge_micro_usd
 
     async def _low_water(self, expires_at_unix_ms: int) -> None:
-        await self._append(
-            lambda: self._ledger.append(LowWaterRecord(expires_at_unix_ms=expires_at_unix_ms)), lambda _: None
-        )
+        """It only rises."""
+        if expires_at_unix_ms > self._ledger.low_water_unix_ms:
+            await self._append(
+                lambda: self._ledger.append(LowWaterRecord(expires_at_unix_ms=expires_at_unix_ms)), lambda _: None
+            )
+            await self._landed()
 
     async def _append(self, append: Callable[[], Landing], enter: Callable[[Place], None]) -> None:
         """Queues a record as soon as there is room for it."""

@@ -52,7 +52,9 @@ def document(
                 for source in salvage.sources.segments
             ],
             "not_taken": [{"file": name, "why": why} for name, why in salvage.sources.strange],
+            "left_behind": list(salvage.sources.left_behind),
         },
+        "dropped": _dropped(salvage),
         "gaps": [msgspec.to_builtins(gap) for gap in salvage.gaps],
         "contradictions": [
             *(msgspec.to_builtins(one) for one in salvage.strange),
@@ -87,6 +89,20 @@ def _first_damage(look: FirstLook) -> dict[str, Any] | None:
     if look.unreadable is not None:
         return {"segment": None, "offset": None, "expected": f"bytes that can be read: {look.unreadable}"}
     return None
+
+
+def _dropped(salvage: Salvage) -> dict[str, Any] | None:
+    """What retention had removed, as the checkpoint says that was read; its open requests are kept, and not lost."""
+    start = salvage.sources.start
+    if not start.name:
+        return None
+    return {
+        "why": "dropped by retention earlier",
+        "checkpoint": start.name,
+        "until_segment": start.segment,
+        **msgspec.to_builtins(start.dropped),
+        "open": len(start.begins),
+    }
 
 
 def _of_begin(begin: BeginRecord) -> dict[str, Any]:

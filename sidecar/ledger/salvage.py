@@ -11,6 +11,9 @@ then tells what lies between two of them:
     is out of its place        -                    it was put here by mistake: its records count, but once, and no end
                                                     finds its begin by this place
 
+Where segments were dropped, all this begins behind the newest whole checkpoint, with the begins that it kept. Records
+of Checkpoint are no more than its witness; seals tell by their names that segments were there, and nothing else.
+
 Behind the last batch only a clean exit proves that nothing is missing. Without
 one, an end that is all zeros is what any crash leaves; it counts as a loss only
 where something else is damaged too.
@@ -90,6 +93,8 @@ class Salvage:
         self._is_damaged = is_damaged
         self.sources = sources_in(files, directory)
         self.seen = Seen()
+        self.seen.kept(self.sources.start)
+        self._kept = frozenset((line.segment, line.offset) for line in self.sources.start.begins)
         self.gaps: list[Gap] = []
         self.strange: list[Strangeness] = []
         self.whole_batches = 0
@@ -100,7 +105,7 @@ class Salvage:
         self._pending_runs: list[Run] = []
         self._head = self.sources.start.head
         self._number = self.sources.start.batch
-        self._at = (self.sources.start.segment, 0)
+        self._at = (self.sources.start.segment, self.sources.start.offset)
         self._is_closed = True
         self._behind_is_bad = False
         self._walk()
@@ -109,8 +114,14 @@ class Salvage:
     def may_have_lost(self) -> bool:
         return any(gap.may_have_held for gap in self.gaps)
 
+    @property
+    def is_anything_known(self) -> bool:
+        return bool(self.seen.records or self.sources.start.name)
+
     def holds(self, segment: int, offset: int) -> bool:
         """Whether the record at this place is one of those that `lines` gives."""
+        if (segment, offset) in self._kept:
+            return True
         run = bisect_right(self._begins, (segment, offset)) - 1
         if run < 0:
             return False
@@ -135,9 +146,11 @@ class Salvage:
     def _missing(self, begin: int, end: int) -> None:
         if begin < end:
             which = "the file is" if end == begin + 1 else f"the files up to segment {end - 1} are"
-            why = f"{which} missing"
+            is_dropped = end - 1 <= self.sources.dropped_until  # and then nothing else need have been removed
+            why = f"{which} missing" + (": dropped, and what a checkpoint kept of them is lost" if is_dropped else "")
             self._pending.append(Gap(segment=begin, begin=0, end=self.sources.segment_bytes, why=why))
-            self._behind_is_bad = self.end_is_open = True
+            self._behind_is_bad = True
+            self.end_is_open = self.end_is_open or not is_dropped
 
     def _header(self, source: Source) -> None:
         if source.header is None:
@@ -291,7 +304,19 @@ class Salvage:
 
     def _see(self, line: Line, kind: Kind, *, is_single: bool = False) -> None:
         named = begin_named(line) if line.kind == "Completed" else (0, 0)
+        if line.kind == "Checkpoint":
+            self._check_checkpoint(line)
         self.seen.line(line, named, has_begin=self.holds(*named), is_single=is_single, is_believed=kind != "off_chain")
+
+    def _check_checkpoint(self, line: Line) -> None:
+        """What the chain says of the checkpoint that this reading begins behind: with another one's begins some may be
+        missing."""
+        start = self.sources.start
+        if line.members["segment"] == start.segment and bytes(line.members["file_sha256"]) != start.sha256:
+            what = f"this record is of another checkpoint than {start.name}, which was changed by no daemon"
+            self.strange.append(Strangeness(segment=line.segment, offset=line.offset, what=what))
+            why = f"{start.name} is not the one on record"
+            self.gaps.append(Gap(segment=start.segment, begin=0, end=start.offset, why=why, may_have_held=True))
 
     def _settle(self, *, lost: bool, why: str = "") -> None:
         """What lies between the last batch and here is now known to be nothing, or not."""
@@ -322,9 +347,12 @@ class Salvage:
 
     def lines(self) -> Iterator[tuple[Line, Kind]]:
         """Every record that is there, in order, but for single ones whose request stands in a whole batch as well.
+        Before all others the begins that a checkpoint kept.
 
         Raises LedgerDamaged where the disk gives something else than it gave before, and OSError.
         """
+        for kept in self.sources.start.begins:
+            yield kept, "whole"
         for run in self._runs:
             for line in self._lines_of(run):
                 named = begin_named(line) if line.kind == "Completed" else (0, 0)

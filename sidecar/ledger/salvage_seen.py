@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sidecar.ledger.salvage_start import Start
 from sidecar.ledger.second_decoder import Line
 
 _INSTANTS = {
@@ -31,7 +32,7 @@ class Seen:
         self._ended_again: set[tuple[int, int]] = set()
 
     def line(self, line: Line, named: tuple[int, int], *, has_begin: bool, is_single: bool, is_believed: bool) -> None:
-        """Of a Completed: the begin that it is the end of, and whether that is one of those that were read."""
+        """Of a Completed: the begin that it is the end of, and whether that is one of those that are known."""
         members = line.members
         self.records += 1
         self.record_bytes_max = max(self.record_bytes_max, line.length)
@@ -40,10 +41,7 @@ class Seen:
         if line.kind == "LowWater":
             self.low_water_unix_ms = max(self.low_water_unix_ms, members["expires_at_unix_ms"])
         elif line.kind == "Begin":
-            expiry = members["expires_at_unix_ms"]
-            self.begins += 1
-            self.newest_expiry_unix_ms = max(self.newest_expiry_unix_ms, expiry)
-            self.longest_lifetime_ms = max(self.longest_lifetime_ms, expiry - members["admitted_at_unix_ms"])
+            self._begin(line)
             request = members["caller_runtime_id"], members["request_id"]
             if is_single:
                 self._single_begins.add(request)
@@ -55,6 +53,21 @@ class Seen:
                 self._single_ends.add(named)
             elif named in self._single_ends:
                 self._ended_again.add(named)
+
+    def kept(self, start: Start) -> None:
+        """What a checkpoint says. Its begins are no records that were read, and count as begins all the same."""
+        self.low_water_unix_ms = start.low_water_unix_ms
+        for line in start.begins:
+            self.record_bytes_max = max(self.record_bytes_max, line.length)
+            admitted = line.members["admitted_at_unix_ms"]
+            self.newest_instant_unix_ms = max(self.newest_instant_unix_ms, admitted)
+            self._begin(line)
+
+    def _begin(self, line: Line) -> None:
+        expiry = line.members["expires_at_unix_ms"]
+        self.begins += 1
+        self.newest_expiry_unix_ms = max(self.newest_expiry_unix_ms, expiry)
+        self.longest_lifetime_ms = max(self.longest_lifetime_ms, expiry - line.members["admitted_at_unix_ms"])
 
     def is_superseded(self, line: Line, named: tuple[int, int]) -> bool:
         """Of a single record: whether a whole batch says the same of its request, or something else."""

@@ -22,13 +22,13 @@ from sidecar.ledger import second_decoder as decoder
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.salvage_blocks import DISK_FAULTS, Blocks, opened
+from sidecar.ledger.salvage_start import Checkpoints, Start, checkpoints_in
 from sidecar.ledger.second_decoder import BLOCK, Segment, Unexpected
 from sidecar.ledger.second_look import NoLedger
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
-# Names that tell of segments which may be gone: an index over some, a tail that was set aside, what stands for dropped
-# ones.
-_TELLING: Final = re.compile(r"(?:\d{16}-)?(\d{16})\.seal|(\d{16})-\d+\.tail|(\d{16})\.checkpoint")
+# Names that tell of segments which may be gone: an index over some, a tail that was set aside.
+_TELLING: Final = re.compile(r"(?:\d{16}-)?(\d{16})\.seal|(\d{16})-\d+\.tail")
 
 Identity = Literal["header", "first_batch", "most_batches", "name"]
 _TRUST: Final[tuple[Identity, ...]] = ("header", "first_batch", "most_batches", "name")
@@ -51,24 +51,19 @@ class Source(Struct, frozen=True, kw_only=True):
         return self.named if self.segment is None else self.segment.number
 
 
-class Start(Struct, frozen=True, kw_only=True):
-    """What stands before the first segment: nothing, or a checkpoint that stands for the segments up to `segment`.
-
-    The one place where a checkpoint is to be read: its open begins, low water and totals belong here.
-    """
-
-    segment: int = 0
-    head: bytes = decoder.NO_HEAD
-    batch: int = 0
-
-
 class Sources(Struct, frozen=True, kw_only=True):
-    """The segments in order; what else the directory holds; the highest number that any name tells of."""
+    """The segments in order, what stands before them, and what else the directory holds.
+
+    `left_behind` are files in whose place a checkpoint stands, `newest_named` is the highest number that a name
+    tells of, `dropped_until` the highest that a checkpoint stands for, whole or not.
+    """
 
     start: Start
     segments: tuple[Source, ...]
     strange: tuple[tuple[str, str], ...]
+    left_behind: tuple[str, ...]
     newest_named: int
+    dropped_until: int
     segment_bytes: int
 
 
@@ -79,7 +74,8 @@ def sources_in(files: DiskFiles, directory: Path) -> Sources:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NoLedger(f"{directory}: {error.strerror}") from None
     named = [name for name in names if _NAME.fullmatch(name)]
-    if not named and "lock" not in names:
+    checkpoints = checkpoints_in(files, directory, names)
+    if not named and not checkpoints.newest_named and "lock" not in names:
         raise NoLedger(f"{directory} holds no ledger: no segment is in it")
     strange: list[tuple[str, str]] = []
     found = []
@@ -90,13 +86,19 @@ def sources_in(files: DiskFiles, directory: Path) -> Sources:
             if error.errno not in (*DISK_FAULTS, errno.ENOENT):  # the last one of a link to nothing
                 raise
             strange.append((name, f"it can't be opened: {error.strerror}"))
-    kept = _one_for_each_number(_of_one_ledger(found, strange), strange)
+    ours = _most_named(found, checkpoints)
+    kept = _one_for_each_number(_of_ledger(ours, found, strange), strange)
+    unread = [int(name[:16]) for name, _ in strange]
+    start, unfit, older = checkpoints.of_ledger(ours)
+    left_behind = [source.path.name for source in kept if source.number <= start.segment]
     quarantined = files.names(directory / "quarantine") if "quarantine" in names else []
     return Sources(
-        start=Start(),
-        segments=tuple(kept),
-        strange=tuple(sorted(strange)),
-        newest_named=_newest_named([*names, *quarantined], [int(name[:16]) for name, _ in strange]),
+        start=start,
+        segments=tuple(source for source in kept if source.number > start.segment),
+        strange=tuple(sorted([*strange, *unfit])),
+        left_behind=tuple(sorted([*left_behind, *older])),
+        newest_named=max(_newest_named([*names, *quarantined], unread), checkpoints.segment_behind),
+        dropped_until=checkpoints.newest_named,
         segment_bytes=_segment_bytes(kept),
     )
 
@@ -154,11 +156,15 @@ def _segment_of(salt: bytes, number: int) -> Segment:
     )
 
 
-def _of_one_ledger(found: Iterable[Source], strange: list[tuple[str, str]]) -> list[Source]:
-    """Those that do not say that they are of another ledger than the most of them."""
-    found = list(found)
+def _most_named(found: Iterable[Source], checkpoints: Checkpoints) -> bytes | None:
+    """The id of the ledger that most files say they are of."""
     ids = Counter(source.header.ledger_id for source in found if source.header is not None)
-    ours = ids.most_common(1)[0][0] if ids else None
+    ids.update(start.ledger_id for start in checkpoints.whole)
+    return ids.most_common(1)[0][0] if ids else None
+
+
+def _of_ledger(ours: bytes | None, found: Iterable[Source], strange: list[tuple[str, str]]) -> list[Source]:
+    """Those that do not say that they are of another one."""
     kept = []
     for source in found:
         if source.header is not None and source.header.ledger_id != ours:

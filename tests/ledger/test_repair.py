@@ -26,7 +26,7 @@ from sidecar.cli.main import main
 from sidecar.cli.stops import Stopped
 from sidecar.contract.values import CompletedRecord, LowWaterRecord, TransportDisposition, TransportResult
 from sidecar.ledger import format as on_disk
-from sidecar.ledger import salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources
+from sidecar.ledger import salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources, salvage_start
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
 from sidecar.ledger.lock import take_lock
@@ -137,7 +137,9 @@ def test_what_is_no_zero_behind_the_end_of_a_segment_held_no_record_since_the_ch
     assert as_recorded(directory.with_name("new")) == as_recorded_before(directory)
 
 
-@pytest.mark.parametrize("module", [salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources])
+@pytest.mark.parametrize(
+    "module", [salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources, salvage_start]
+)
 def test_what_reads_the_damaged_ledger_shares_no_decoder_with_what_wrote_it(module: Any) -> None:
     source = Path(module.__file__).read_text()
     for writers in ("format", "recovery", "ledger", "writer", "index", "landing"):
@@ -709,3 +711,57 @@ def test_the_readme_shows_it_with_an_output_of_its_form(directory: Path, capsys:
     out = capsys.readouterr().out.partition(f"{directory.with_name('new')}: sound")[0]
     labels = [re.findall(r"^[a-z ]+:", text, re.MULTILINE) for text in (shown, out)]
     assert labels[0] == labels[1]
+
+
+# --- what is believed of single records ------------------------------------------------------------------------------
+
+
+async def begins_and_ends(directory: Path, *numbers: int, answer: bytes = b"the answer") -> None:
+    """In turn, each in a batch of its own; `answer` is that of the first."""
+    ledger = open_small(directory)
+    async with ledger.running():
+        while ledger.statistics().spares_ready < 2:
+            await trio.lowlevel.checkpoint()
+        for number in numbers:
+            begin = records.begin(number)
+            place = await ledger.begin(begin)
+            response = answer if number == numbers[0] else b"the answer"
+            await ledger.complete(begin, records.completed(place, response=response))
+
+
+def test_a_single_record_behind_a_gap_is_not_known_by_its_place_and_no_end_of_another_one_is_its_own(
+    tmp_path: Path,
+) -> None:
+    """The begin of 3, damaged, stands where that of 2 stood: the end of 2 names this place."""
+    directory = tmp_path / "ledger"
+    trio.run(begins_and_ends, directory, 1, 2, 3)
+    (_, second), (_, third) = place_of(directory, "request-2"), place_of(directory, "request-3")
+    content = (directory / segment_name(1)).read_bytes()
+    change(directory, 1, second, content[third : third + BLOCK])
+    flip(directory, 1, second + 60)  # the head that it names: its record stays as it is
+    change(directory, 1, third, bytes(BLOCK))
+    change(directory, 1, second - BLOCK, os.urandom(BLOCK))
+    told = repaired(directory)
+    assert ids(told) == ["request-1", "request-3"]
+    assert told["kept"]["completed"] == 0
+    assert [one["what"] for one in told["unattributed"]] == ["Completed: its begin is lost"] * 2
+
+
+def test_bytes_of_an_answer_behind_a_batch_that_was_put_into_its_midst_are_no_record(tmp_path: Path) -> None:
+    """The begin of 3 stands in the second of three blocks of an answer, of which the third one poses as a batch's."""
+    directory = tmp_path / "ledger"
+    framed = on_disk.encode_record(records.begin(66))
+    trial = on_disk.encode_record(records.completed(Place(1, 3 * BLOCK, 0), response=b"x" * 9000))
+    behind_header = 2 * BLOCK - trial.index(b"x" * 9000)  # where a record of a batch in the third block would stand
+    answer = (b"x" * behind_header + framed).ljust(9000, b"x")
+    trio.run(lambda: begins_and_ends(directory, 2, 3, answer=answer))
+    (_, second), (_, third) = place_of(directory, "request-2"), place_of(directory, "request-3")
+    content = (directory / segment_name(1)).read_bytes()
+    end = second + BLOCK
+    assert third == end + 3 * BLOCK
+    assert content.index(framed) == end + 2 * BLOCK + on_disk.BATCH_HEADER_BYTES
+    change(directory, 1, end + BLOCK, content[third : third + BLOCK])
+    change(directory, 1, third, bytes(BLOCK))
+    told = repaired(directory)
+    assert "request-66" not in as_recorded(directory.with_name("new"))
+    assert ids(told) == ["request-2", "request-3"]
