@@ -25,7 +25,6 @@ from sidecar.ledger.seal_format import (
     Entry,
     Seal,
     SealDocument,
-    SegmentRow,
     WindowSum,
 )
 
@@ -251,6 +250,3 @@ def _added(first: Iterable[WindowSum], second: Iterable[WindowSum], low_water_un
 def entries_bytes(document: SealDocument) -> int:
     """About how long a seal is, for choosing what to merge."""
     return -(-document.entries // ENTRIES_IN_A_BLOCK) * BLOCK_BYTES
-
-
-__all__ = ["Sealed", "SegmentRow", "entries_bytes", "merged", "pair_to_merge", "write_seal"]
