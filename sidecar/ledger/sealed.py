@@ -58,6 +58,7 @@ class Sealed:
             raise
 
     def close(self) -> None:
+        """Nothing may be looked up from here on: the descriptor's number may be another file's. Raises OSError."""
         self._files.close(self._descriptor)
 
     def find(self, key: bytes) -> Entry | None:
