@@ -53,7 +53,7 @@ def _lines(checked: OperatorChecked) -> list[str]:
     )
     settled, held = checked.settled_micro_usd, checked.open_micro_usd
     return [
-        f"{told}",
+        told,
         f"windows:    {checked.windows}",
         f"settled:    {settled} micro-USD = {dollars(settled)}",
         f"open:       {held} micro-USD = {dollars(held)}",

@@ -57,6 +57,7 @@ def resolve_through(socket: Path, verdict: OperatorResolve) -> int:
 
 
 def resolve(directory: Path, verdict: OperatorResolve) -> int:
+    """On a ledger that no daemon holds, which this process holds meanwhile."""
     code = os.EX_OK
 
     def settle() -> None:

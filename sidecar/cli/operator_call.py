@@ -55,12 +55,8 @@ def asked(
             return stopped.exit_code
         if isinstance(answer, TransportError):
             say(f"sidecar ledger {command}: {answer.code}: {answer.message}")
-            return _code_of(answer)
+            return TRANSPORT_ERRORS[answer.code].exit_code
         return tell(answer)
-
-
-def _code_of(error: TransportError) -> int:
-    return TRANSPORT_ERRORS[error.code].exit_code
 
 
 def _answered(

@@ -99,6 +99,7 @@ class BrokenOperatorFrame(ValueError):
 
 
 def is_operators(schema_id: str) -> bool:
+    """Whether a frame of this schema_id is an operator's question."""
     return schema_id in _decoders
 
 

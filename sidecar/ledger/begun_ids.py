@@ -14,6 +14,8 @@ _SLOTS_AT_FIRST: Final = 1 << 10
 
 
 class BegunIds:
+    """Grows with what it has noted, and forgets nothing."""
+
     def __init__(self) -> None:
         self._slots = bytearray(_KEY_BYTES * _SLOTS_AT_FIRST)
         self._mask = _SLOTS_AT_FIRST - 1

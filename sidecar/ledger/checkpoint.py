@@ -71,6 +71,7 @@ def segment_of_name(name: str) -> int | None:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
+    """The whole file; equal checkpoints give equal bytes."""
     document = _encode(checkpoint)
     return _HEADER.pack(_MAGIC, _VERSION, len(document), crc32(document)) + document
 

@@ -37,10 +37,12 @@ class CommitThread(Generic[Job]):
     must not raise. Once the loop has ended nobody is told any more.
     """
 
+    name = "ledger-commit"
+
     def __init__(self, work: Callable[[Job], Told], clock: Callable[[], float] = time.perf_counter) -> None:
         self._work = work
         self._clock = clock
-        self._thread = threading.Thread(target=self._run, name="ledger-commit", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._busy = False  # known to the loop's side alone

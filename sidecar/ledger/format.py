@@ -21,7 +21,7 @@ the whole ledger. Source: LEDGER section 5a.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, get_args
 from zlib import crc32
@@ -123,14 +123,6 @@ class EncodedBatch(Struct, frozen=True):
     pieces: tuple[bytes, ...]
     total_bytes: int
     head: bytes
-
-
-class Record(Struct, frozen=True):
-    """One record with its place in its segment's file: `offset` and `length` cover its own header too."""
-
-    offset: int
-    length: int
-    body: RecordBody
 
 
 def padded(size_bytes: int) -> int:
@@ -255,16 +247,3 @@ def chained_head(header: BatchHeader, batch: bytes, previous_head: bytes) -> byt
     chained = sha256(previous_head + batch[: _BATCH.size])
     chained.update(memoryview(batch)[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + header.length])
     return chained.digest()
-
-
-def records_of(header: BatchHeader, batch: bytes, batch_offset: int) -> Iterator[Record]:
-    """The records of a whole batch that begins at `batch_offset` in its file; raises FormatFault."""
-    at, end = BATCH_HEADER_BYTES, BATCH_HEADER_BYTES + header.length
-    for _ in range(header.count):
-        if at + _RECORD.size > end:
-            raise FormatFault(f"{header.count} records in this batch")
-        length = _RECORD.size + _RECORD.unpack_from(batch, at)[0]
-        yield Record(batch_offset + at, length, decode_record(batch[at : min(at + length, end)]))
-        at += length
-    if at != end:
-        raise FormatFault("nothing behind the last record of this batch")

@@ -36,7 +36,7 @@ _hash: Final = sha256()  # a copy of one is made in half the time of a new one
 
 
 def key_of_new(caller_runtime_id: str, request_id: str) -> bytes:
-    """The same, where it is wanted once."""
+    """Under which a request stands in the index and in seals: 16 bytes. `key_of` is for one wanted again."""
     hashed = _hash.copy()
     hashed.update(_encode((caller_runtime_id, request_id)))
     return hashed.digest()[:KEY_BYTES]
@@ -47,6 +47,7 @@ key_of: Final = lru_cache(maxsize=1024)(key_of_new)
 
 
 def recorded_of(begin: BeginRecord, place: Place, completed: Place | None = None) -> Recorded:
+    """What is kept of a Begin that stands in this place."""
     return Recorded(
         identity=bytes(begin.identity_sha256),
         reservation_micro_usd=begin.reservation_micro_usd,
@@ -85,11 +86,13 @@ class Book:
         self.expires_until_unix_ms = 0
 
     def begun(self, key: bytes, record: BeginRecord, place: Place) -> Recorded:
+        """A Begin has landed; only noted, since this is the event loop's time (`_add_up`)."""
         recorded = self.recorded[key] = recorded_of(record, place)
         self._begun.append((record.admitted_at_unix_ms, record.expires_at_unix_ms))
         return recorded
 
     def completed(self, key: bytes, recorded: Recorded, caller: str, record: CompletedRecord, place: Place) -> None:
+        """The end of a request has landed, which may have begun in a segment before this; noted as `begun` does."""
         self.recorded[key] = msgspec.structs.replace(recorded, completed=place)
         self._completed.append((caller, recorded.admitted_at_unix_ms, record.charge_micro_usd))
 

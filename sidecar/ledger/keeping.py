@@ -34,6 +34,8 @@ _BREATH_SECONDS: Final = 0.003
 class KeepingThread(CommitThread[Job]):
     """Nobody waits for its jobs."""
 
+    name = "ledger-upkeep"
+
     def hand_over(self, job: Job) -> None:
         assert not self._busy, "a job is handed over before the last one has been told of"
         self._busy = True
@@ -84,11 +86,8 @@ class Keeping:
     def join(self) -> None:
         self._thread.join()
 
-    def segment_ended(self) -> None:
-        self.try_again()
-
     def try_again(self) -> None:
-        """Also what failed before."""
+        """What there is to do now, also what failed before: where a segment has ended, and from time to time."""
         self._trouble = None
         self.go_on()
 
@@ -133,7 +132,7 @@ class Keeping:
 
     def _seal(self, book: Book) -> Told:
         path = book.write_seal(self._files, self._directory)
-        with suppress(OSError):
+        with suppress(OSError):  # a file system that makes no holes: the zeros stay
             if book.is_of_this_run:  # one that was found may have a torn tail, which stays where it is
                 self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
         return partial(self._adopt, Sealed.open(self._files, path))

@@ -29,7 +29,6 @@ from sidecar.contract.values import (
     CheckpointRecord,
     ClosedRecord,
     CompletedRecord,
-    Digest,
     LowWaterRecord,
     OpenedRecord,
     RecordBody,
@@ -85,7 +84,6 @@ def _decoder(kind: type[AnyRecord]) -> Callable[[Any], Any]:
     return msgspec.msgpack.Decoder(replay).decode
 
 
-_digest: Final = msgspec.msgpack.Decoder(Digest).decode
 _MEMBER_OF: Final = {kind: member.name for member in fields(RecordBody) for kind in get_args(member.type)}
 _DECODERS: Final = {number << _KIND_SHIFT: _decoder(kind) for kind, number in KIND_OF.items()}
 
@@ -141,11 +139,3 @@ def in_full(record: LeanRecord) -> RecordBody:
     chosen = whole(record) if isinstance(record, BeginAtOpen) else record
     member: dict[str, Any] = {_MEMBER_OF[type(chosen)]: chosen}
     return RecordBody(**member)
-
-
-def digest_of(encoded: bytes | Raw) -> bytes:
-    """The 32 bytes of a digest that was left unread; raises FormatFault."""
-    try:
-        return bytes(_digest(encoded))
-    except msgspec.MsgspecError as error:
-        raise FormatFault(f"a digest ({error})") from None

@@ -314,7 +314,7 @@ class Ledger:
         if batch.slot.number != book.number:
             self._index.ended(self._landed)
             self._book(batch.slot, self._landed)
-            self._keeping.segment_ended()
+            self._keeping.try_again()
         self._index.book.records += len(framed_bytes)
         self._landed = structs.replace(self._landed, offset=batch.end, head=batch.head, batch=batch.number)
         if (now := self._terms.clock_unix_ms()) >= self._upkeep_due_unix_ms:

@@ -104,6 +104,7 @@ class Opening:
             yield from (row for row in seal.document.segments if row.number > self.base.segment)
 
     def summary(self, set_aside: Path | None) -> Recovery:
+        """Of a reading that is over; sealed segments are counted by their rows, not read."""
         found, rows = self.found, list(self.rows)
         return Recovery(
             clean=found.end.closed,
@@ -116,6 +117,7 @@ class Opening:
         )
 
     def close(self) -> None:
+        """The seals, for an opening that failed; else they are the ledger's."""
         for seal in self.index.sealed:
             with suppress(OSError):
                 seal.close()

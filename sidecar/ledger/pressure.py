@@ -37,6 +37,7 @@ class Pressure:
         self._token = trio.lowlevel.current_trio_token()
 
     def explain(self, error: Exception) -> str:
+        """A sentence for an operator: what failed, how much is needed, how much is free."""
         try:
             had = f"{self._files.free_bytes(self._directory)} are free"
         except OSError as unknown:

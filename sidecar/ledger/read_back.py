@@ -26,9 +26,11 @@ class ReadBack:
         self.dropped_until = 0  # the last segment that is gone
 
     def record(self, place: Place) -> RecordBody:
+        """From its segment's file alone: of one that is gone it is FileNotFoundError."""
         return on_disk.decode_record(self._read(place.segment, place.offset, place.length))
 
     def begin(self, segment: int, offset: int) -> tuple[BeginRecord, Place]:
+        """The Begin at this place, also where only a checkpoint has it, and with its length."""
         framed = self.framed(segment, offset)
         begin = on_disk.decode_record(framed).begin
         if not begin:

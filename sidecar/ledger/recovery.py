@@ -110,6 +110,7 @@ DECISIONS: Final[dict[tuple[bool, bool, Behind], Decision]] = {
 
 
 def damaged(segment: Path, offset: int, damage: Damage, **named: object) -> LedgerDamaged:
+    """The row of DAMAGES as what is to be raised; `named` fills its sentence."""
     expected, advice = DAMAGES[damage]
     return LedgerDamaged(segment, offset, expected.format(**named), advice)
 

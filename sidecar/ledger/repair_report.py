@@ -17,6 +17,7 @@ _OF_A_BEGIN: Final = ("caller_runtime_id", "request_id", "model", "upstream", "p
 
 
 def verdict_of(look: FirstLook, salvage: Salvage, copied: Copied) -> Verdict:
+    """Sound only where a reading from front to back was, and every record was taken as it stood."""
     is_sound = look.is_sound and not (
         salvage.may_have_lost or salvage.strange or salvage.sources.strange or copied.unattributed or copied.remarks
     )

@@ -38,7 +38,6 @@ KEY_BYTES: Final = 16
 ENTRY_BYTES: Final = 34
 ENTRIES_IN_A_BLOCK: Final = 30
 BLOCK_BYTES: Final = ENTRY_BYTES * ENTRIES_IN_A_BLOCK + 4
-DOCUMENT_BYTES_MAX: Final = 1 << 30
 
 _MAGIC: Final = b"\x89SEAL\r\n\x1a"
 _VERSION: Final = 1
@@ -160,10 +159,12 @@ def segments_of_name(name: str) -> tuple[int, int] | None:
 
 
 def seed_of(ledger_id: bytes, first: int, last: int) -> int:
+    """What the CRC of each block of this seal begins with."""
     return crc32(_SEED.pack(ledger_id, first, last))
 
 
 def encode_entry(key: bytes, begin: tuple[int, ...], completed: tuple[int, ...] | None) -> bytes:
+    """34 bytes; the places are (segment, offset), below 2**32 and 2**40."""
     segment, offset = completed or (0, 0)
     return _ENTRY.pack(key, begin[0], begin[1] >> 32, begin[1] & 0xFFFFFFFF, segment, offset >> 32, offset & 0xFFFFFFFF)
 
@@ -218,6 +219,7 @@ def entries_of(block: bytes) -> Iterator[bytes]:
 
 
 def find_in(block: bytes, key: bytes) -> Entry | None:
+    """The entry of this key in a whole block."""
     at = block.find(key)
     while at >= 0:
         if at % ENTRY_BYTES == 0 and at < BLOCK_BYTES - _CRC.size:
@@ -227,6 +229,7 @@ def find_in(block: bytes, key: bytes) -> Entry | None:
 
 
 def fence_of(block: bytes) -> bytes:
+    """The first half of the first key in a block."""
     return block[:8]
 
 
@@ -238,6 +241,8 @@ def encode_end(fences: bytes, document: SealDocument) -> bytes:
 
 
 class Trailer(Struct, frozen=True):
+    """What a trailer says of the parts before it; sizes in bytes."""
+
     blocks: int
     fences_crc: int
     document_bytes: int

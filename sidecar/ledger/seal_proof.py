@@ -40,7 +40,7 @@ from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.second_decoder import Line, Members, Unexpected
 from sidecar.ledger.second_records import RecordsInOrder
-from sidecar.ledger.second_seals import BLOCK_BYTES, NO_PLACE, TRAILER_BYTES, Entry, Place
+from sidecar.ledger.second_seals import BLOCK_BYTES, ENTRY_BYTES, NO_PLACE, TRAILER_BYTES, Entry, Place
 
 _AT_ONCE: Final = 64
 _NEVER: Final = 1 << 64
@@ -50,6 +50,7 @@ Window = tuple[str, int, int]  # caller, length in seconds, start in Unix ms
 
 
 def key_of(begin: Line) -> bytes:
+    """Under which the request of a Begin stands in a seal; made anew, as the second opinion on `index.key_of`."""
     return sha256(_pack([begin.members["caller_runtime_id"], begin.members["request_id"]])).digest()[:16]
 
 
@@ -154,9 +155,9 @@ class SealFile:
                     raise self.damaged(blocks * BLOCK_BYTES + 8 * number, "the first key of its block")
                 for at, entry in enumerate(entries):
                     if count and entry.key <= key:
-                        raise self.damaged(begin + 34 * at, "a key behind the one before it")
+                        raise self.damaged(begin + ENTRY_BYTES * at, "a key behind the one before it")
                     key, count = entry.key, count + 1
-                    yield begin + 34 * at, entry
+                    yield begin + ENTRY_BYTES * at, entry
         if count != self.document["entries"]:
             raise self.damaged(self.document_at, f"{count} entries in the document")
 

@@ -25,7 +25,6 @@ from sidecar.ledger.seal_format import (
     Entry,
     Seal,
     SealDocument,
-    SegmentRow,
     WindowSum,
 )
 
@@ -59,6 +58,7 @@ class Sealed:
             raise
 
     def close(self) -> None:
+        """Nothing may be looked up from here on: the descriptor's number may be another file's. Raises OSError."""
         self._files.close(self._descriptor)
 
     def find(self, key: bytes) -> Entry | None:
@@ -251,6 +251,3 @@ def _added(first: Iterable[WindowSum], second: Iterable[WindowSum], low_water_un
 def entries_bytes(document: SealDocument) -> int:
     """About how long a seal is, for choosing what to merge."""
     return -(-document.entries // ENTRIES_IN_A_BLOCK) * BLOCK_BYTES
-
-
-__all__ = ["Sealed", "SegmentRow", "entries_bytes", "merged", "pair_to_merge", "write_seal"]

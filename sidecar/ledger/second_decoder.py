@@ -81,8 +81,8 @@ class Line(Struct, frozen=True, kw_only=True):
     begun: Line | None = None
 
 
-def _number(data: bytes, at: int, size: int = 8) -> int:
-    return int.from_bytes(data[at : at + size], "big")
+def _number(encoded: bytes, at: int, size: int = 8) -> int:
+    return int.from_bytes(encoded[at : at + size], "big")
 
 
 def _end_of_block(size: int) -> int:

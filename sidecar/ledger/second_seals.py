@@ -32,10 +32,10 @@ from sidecar.ledger.second_decoder import TEXT, U64, Check, Line, Members, Shape
 
 BLOCK_BYTES: Final = 1024
 TRAILER_BYTES: Final = 32
+ENTRY_BYTES: Final = 34
 NO_PLACE: Final = (0, 0)
-_ENTRY_BYTES: Final = 34
 _ENTRIES: Final = 30
-_NO_ENTRY: Final = bytes(_ENTRY_BYTES)
+_NO_ENTRY: Final = bytes(ENTRY_BYTES)
 _SEAL_MAGIC: Final = bytes.fromhex("89 53 45 41 4c 0d 0a 1a")
 _CHECKPOINT_MAGIC: Final = bytes.fromhex("89 43 48 45 43 4b 0d 0a")
 _CHECKPOINT_HEADER: Final = 20
@@ -134,8 +134,8 @@ class Trailer(Struct, frozen=True, kw_only=True):
     document_crc: int
 
 
-def _number(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "big")
+def _number(encoded: bytes, at: int, size: int) -> int:
+    return int.from_bytes(encoded[at : at + size], "big")
 
 
 def seal_range(name: str) -> tuple[int, int] | None:
@@ -207,8 +207,8 @@ def entries_of(block: bytes, seed: int, *, is_last: bool) -> Iterator[Entry]:
     if len(block) != BLOCK_BYTES or crc32(block[:-4], seed) != _number(block, BLOCK_BYTES - 4, 4):
         raise Unexpected("a block whose CRC fits")
     end = BLOCK_BYTES - 4
-    for at in range(0, end, _ENTRY_BYTES):
-        if block[at : at + _ENTRY_BYTES] == _NO_ENTRY:
+    for at in range(0, end, ENTRY_BYTES):
+        if block[at : at + ENTRY_BYTES] == _NO_ENTRY:
             end = at
             break
         yield _entry(block, at)
@@ -226,7 +226,7 @@ def _entry(block: bytes, at: int) -> Entry:
 
 def found_in(block: bytes, key: bytes) -> Entry | None:
     """The entry of this key in a block that has been checked."""
-    for at in range(0, BLOCK_BYTES - 4, _ENTRY_BYTES):
+    for at in range(0, BLOCK_BYTES - 4, ENTRY_BYTES):
         if block[at : at + 16] == key:
             return _entry(block, at)
     return None

@@ -11,7 +11,7 @@ from sidecar.ledger.threads import Threads
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What a ledger is opened with."""
+    """As `Ledger.open` takes them; `retention_days` None keeps all."""
 
     segment_bytes: int
     requests_in_flight_max: int

@@ -29,4 +29,5 @@ def told_to(accounts: Mapping[str, Account], tally: Tally) -> Told:
 
 
 def windows_of(accounts: Mapping[str, Account]) -> WindowOf:
+    """Their lengths in seconds, 0 for a caller that has no account."""
     return lambda caller: account.window_seconds if (account := accounts.get(caller)) else 0

@@ -15,6 +15,7 @@ from sidecar.service.settlement import Settled, completed_record, result_frame
 
 
 def settlement(begin: BeginRecord, asked: OperatorResolve) -> Settled:
+    """A failure that tells who decided and why, at nothing or at the whole reservation."""
     is_free = asked.charge == "nothing"
     decided = "nothing is charged" if is_free else "the whole reservation is charged"
     message = clean_message(f"resolved by {asked.who}, {decided}: {asked.why}")
@@ -30,6 +31,7 @@ def settlement(begin: BeginRecord, asked: OperatorResolve) -> Settled:
 def resolved_record(
     begin: BeginRecord, begin_place: Place, asked: OperatorResolve, completed_at_unix_ms: int
 ) -> CompletedRecord:
+    """What is recorded, with the answer that every replay gets from now on."""
     settled = settlement(begin, asked)
     return completed_record(
         settled,

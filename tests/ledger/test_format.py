@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import records
+from kit.whole_records import records_of
 
 from sidecar.contract import canonical
 from sidecar.contract import values as v
@@ -85,7 +86,7 @@ def test_a_batch_gives_its_records_back_in_order(bodies: list[v.RecordBody]) -> 
     assert header is not None
     assert on_disk.batch_is_whole(header, batch)
     assert on_disk.chained_head(header, batch, b"h" * 32) == header.head
-    found = list(on_disk.records_of(header, batch, 8192))
+    found = list(records_of(header, batch, 8192))
     assert [record.body for record in found] == bodies
     for record in found:
         at = record.offset - 8192

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import records
+from kit.whole_records import records_of
 
 from sidecar.contract import values as v
 from sidecar.ledger import format as on_disk
 from sidecar.ledger.format import AnyRecord, BatchHeader, FormatFault, OtherVersion
 from sidecar.ledger.index import key_of, key_of_new
 from sidecar.ledger.landing import Place
-from sidecar.ledger.lean_records import BeginAtOpen, digest_of, in_full, lean_records, whole
+from sidecar.ledger.lean_records import BeginAtOpen, in_full, lean_records, whole
 
 SALT = b"s" * on_disk.SALT_BYTES
 RECORDS: list[AnyRecord] = [
@@ -54,7 +55,7 @@ def document_of(record: AnyRecord) -> Any:
 def test_every_record_is_the_one_that_is_read_in_full_and_has_its_place(chosen: list[AnyRecord]) -> None:
     header, batch = batch_of([on_disk.encode_record(record) for record in chosen])
     in_part = lean_records(header, batch, 8192)
-    in_whole = list(on_disk.records_of(header, batch, 8192))
+    in_whole = list(records_of(header, batch, 8192))
     assert [in_full(record) for record, _, _ in in_part] == [record.body for record in in_whole]
     assert [place[1:] for place in in_part] == [(record.offset, record.length) for record in in_whole]
 
@@ -66,13 +67,6 @@ def test_a_begin_has_all_its_members_and_four_of_them_unread() -> None:
         for kind in (v.BeginRecord, BeginAtOpen)
     )
     assert {name for name in theirs if theirs[name] != ours[name]} == UNREAD
-
-
-def test_an_unread_digest_comes_to_its_bytes_later() -> None:
-    header, batch = batch_of([on_disk.encode_record(records.begin(1, identity_sha256=tuple(range(190, 222))))])
-    [(begin, _, _)] = lean_records(header, batch, 0)
-    assert isinstance(begin, BeginAtOpen)
-    assert digest_of(begin.identity_sha256) == bytes(range(190, 222))
 
 
 BEGIN, COMPLETED = 2, 3
@@ -103,7 +97,7 @@ def test_a_batch_is_refused_with_a_record_that_has(why: str) -> None:
     with pytest.raises(fault) as lean:
         lean_records(header, batch, 0)
     with pytest.raises(fault) as full:
-        list(on_disk.records_of(header, batch, 0))
+        list(records_of(header, batch, 0))
     assert str(lean.value) == str(full.value)
 
 
@@ -141,9 +135,6 @@ def test_what_is_left_unread_is_refused_where_the_record_is_wanted_whole(member:
         whole(begin)
     with pytest.raises(FormatFault):
         on_disk.decode_record(framed)
-    if member != "prices":
-        with pytest.raises(FormatFault, match="a digest"):
-            digest_of(getattr(begin, member))
 
 
 @pytest.mark.parametrize("change", [-1, 1])

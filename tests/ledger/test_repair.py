@@ -20,6 +20,7 @@ import trio
 from kit import records
 from kit.ledger_view import LedgerView
 from kit.small_ledgers import BLOCK, SEGMENT_BYTES, contents_of, open_small, segment_name, session, three_segments
+from kit.whole_records import records_of
 
 from sidecar.cli.ledger_repair import repair
 from sidecar.cli.main import main
@@ -326,7 +327,7 @@ def test_an_end_in_a_batch_that_was_changed_and_mended_is_not_believed(directory
     header = on_disk.decode_segment_header(content[:BLOCK])
     batch_header = on_disk.decode_batch_header(content[at : at + BLOCK], salt=header.salt, segment=segment)
     assert batch_header
-    [record] = on_disk.records_of(batch_header, content[at : at + BLOCK], at)
+    [record] = records_of(batch_header, content[at : at + BLOCK], at)
     assert record.body.completed
     cheaper = records.completed(Place(segment, record.body.completed.begin_offset, 0), charge=1)
     mended = on_disk.encode_batch(
