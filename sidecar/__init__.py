@@ -8,7 +8,9 @@ reads these lines and fails on anything else.
     rules       what is allowed: framing, admission, pricing, spend windows; pure, `now` is an argument
     ops         log lines, credentials and the wall clock
     config      TOML text to a checked Config, or every complaint at once
-    ledger      the one writer with group commit, recovery, seals, retention; a second reading, and repair
+    ledger      segment format, the file calls, the one writer with group commit, recovery, seals, retention
+    audit       a second reading of a ledger, which shares no code with the writer; sums made again
+    repair      what can still be read of a damaged ledger, as a new one and a report
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
     service     who is calling, the listener, one connection, one exchange (decided, then carried), the task tree
     cli         serve, check, call, ledger, demo

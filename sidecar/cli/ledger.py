@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias, get_args
 
+from sidecar.audit.requests import STATES
 from sidecar.cli import ledger_check, ledger_reading, ledger_repair, ledger_resolve
 from sidecar.cli.ledger_check import check
 from sidecar.cli.ledger_export import export
@@ -30,7 +31,6 @@ from sidecar.contract.operator_frames import (
     ResolutionCharge,
     are_words,
 )
-from sidecar.ledger.requests import STATES
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT: Final = "an instant: Unix milliseconds, or as 2026-01-31T18:00 (UTC unless it says more)"

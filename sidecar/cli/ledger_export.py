@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
+from sidecar.audit.decoder import Line
+from sidecar.audit.reading import Reading
+from sidecar.audit.requests import Request, requests_of
 from sidecar.cli.ledger_reading import dropped_in_words, told, write_lines
 from sidecar.cli.output import say
-from sidecar.ledger.requests import Request, requests_of
-from sidecar.ledger.second_decoder import Line
-from sidecar.ledger.second_reading import Reading
 
 _encode: Final = msgspec.json.Encoder().encode
 _USAGE: Final = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")

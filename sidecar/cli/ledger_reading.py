@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TextIO
 
+from sidecar.audit.look import NoLedger
+from sidecar.audit.reading import Reading
 from sidecar.cli.output import say, write_out
 from sidecar.ledger.faults import LedgerDamaged
-from sidecar.ledger.second_look import NoLedger
-from sidecar.ledger.second_reading import Reading
 
 EXIT_CODES: Final = {
     os.EX_OK: "the ledger is sound, as far as this command reads it",

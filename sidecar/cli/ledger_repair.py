@@ -14,22 +14,22 @@ from typing import Any, Final
 import trio
 from msgspec import Struct
 
+from sidecar.audit.look import NoLedger
+from sidecar.audit.reading import Reading
 from sidecar.cli.ledger_reading import instant
 from sidecar.cli.output import say, write_out
 from sidecar.cli.receipt import dollars
 from sidecar.cli.setup import load_config
 from sidecar.cli.stops import Stops
 from sidecar.config.keys import ConfigFaults
-from sidecar.ledger import repair_report
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.lock import hold_as_it_is
-from sidecar.ledger.repair import LIFETIME_MS_LEAST, Copied, FirstLook, copied, first_look
-from sidecar.ledger.repair_place import REPORT_NAME, NewPlace, NoPlace, partial_of
-from sidecar.ledger.salvage import Salvage
-from sidecar.ledger.second_look import NoLedger
-from sidecar.ledger.second_reading import Reading
 from sidecar.ops.clock import unix_ms
+from sidecar.repair import report as repair_report
+from sidecar.repair.copying import LIFETIME_MS_LEAST, Copied, FirstLook, copied, first_look
+from sidecar.repair.place import REPORT_NAME, NewPlace, NoPlace, partial_of
+from sidecar.repair.salvage import Salvage
 
 EXIT_CODES: Final = {
     os.EX_OK: "the new ledger is there, and its report says what is not in it",

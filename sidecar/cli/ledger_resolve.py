@@ -13,6 +13,8 @@ from typing import Final
 
 import trio
 
+from sidecar.audit.reading import Reading
+from sidecar.audit.requests import requests_of
 from sidecar.cli import operator_call
 from sidecar.cli.ledger_reading import told
 from sidecar.cli.output import line_out, say
@@ -22,8 +24,6 @@ from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract.operator_frames import OperatorResolve, OperatorResolved
 from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.requests import requests_of
-from sidecar.ledger.second_reading import Reading
 from sidecar.ops.clock import unix_ms
 from sidecar.service.resolution import resolved_record
 

@@ -9,10 +9,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from sidecar.audit.reading import Reading
+from sidecar.audit.requests import Request, State, requests_of
 from sidecar.cli.ledger_reading import instant, told, write_lines
 from sidecar.cli.table import table
-from sidecar.ledger.requests import Request, State, requests_of
-from sidecar.ledger.second_reading import Reading
 
 _COLUMNS: Final = ("admitted (UTC)", "caller", "request", "model", "state", ">micro-USD", ">tokens out", ">seconds")
 

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from sidecar.audit.reading import Reading
+from sidecar.audit.requests import requests_of
 from sidecar.cli.ledger_reading import Progress, dropped_in_words, instant, told, write_lines
 from sidecar.cli.output import say
 from sidecar.cli.setup import load_config
 from sidecar.cli.table import table
 from sidecar.config.keys import ConfigFaults
 from sidecar.ledger.faults import LedgerDamaged
-from sidecar.ledger.requests import requests_of
-from sidecar.ledger.second_reading import Reading
 
 WINDOW_SECONDS_DEFAULT: Final = 86_400
 ROWS_MAX: Final = 1_000_000

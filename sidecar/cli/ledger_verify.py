@@ -10,12 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sidecar.audit.look import NoLedger
+from sidecar.audit.reading import Reading, Tail
 from sidecar.cli.ledger_reading import Progress, dropped_in_words, help_of, told
 from sidecar.cli.output import line_out, say, write_out
 from sidecar.cli.receipt import dollars
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
-from sidecar.ledger.second_look import NoLedger
-from sidecar.ledger.second_reading import Reading, Tail
 
 
 def verify(directory: Path, *, as_json: bool) -> int:

@@ -24,6 +24,8 @@ from typing import Final
 
 import trio
 
+from sidecar.audit.look import NoLedger
+from sidecar.audit.tallying import GivenUp, Tallied, tallied
 from sidecar.config.values import Config
 from sidecar.contract import canonical
 from sidecar.contract.operator_frames import (
@@ -40,8 +42,6 @@ from sidecar.contract.values import U64_MAX, BeginRecord, CompletedRecord, Trans
 from sidecar.ledger.face import LedgerFace, Recorded
 from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.landing import Landed
-from sidecar.ledger.second_look import NoLedger
-from sidecar.ledger.tallying import GivenUp, Tallied, tallied
 from sidecar.ops.log import Log
 from sidecar.rules.conservation import Compared
 from sidecar.rules.reservations import Reservations

@@ -18,12 +18,12 @@ from kit.ledger_view import LedgerView, view_of_live
 from kit.road import receipt, said
 from kit.small_ledgers import BLOCK, contents_of, damage, open_small, session, three_segments
 
+from sidecar.audit.reading import Reading
+from sidecar.audit.requests import Request, requests_of
 from sidecar.cli import ledger_resolve
 from sidecar.cli.main import main
 from sidecar.contract import values as v
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.requests import Request, requests_of
-from sidecar.ledger.second_reading import Reading
 from sidecar.service import resolution
 from sidecar.service.settlement import result_frame
 

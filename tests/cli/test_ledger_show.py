@@ -10,11 +10,11 @@ import pytest
 from kit import records
 from kit.small_ledgers import BLOCK, DAY_MS, damage, mixed, three_segments
 
+from sidecar.audit.decoder import Line
+from sidecar.audit.reading import Batch, Reading
+from sidecar.audit.requests import Request, requests_of
 from sidecar.cli.ledger_show import Wanted
 from sidecar.cli.main import main
-from sidecar.ledger.requests import Request, requests_of
-from sidecar.ledger.second_decoder import Line
-from sidecar.ledger.second_reading import Batch, Reading
 
 
 def shown(capsys: pytest.CaptureFixture[str], directory: Path, *words: str) -> list[str]:

@@ -12,10 +12,10 @@ import pytest
 from kit.dropped_segments import drop
 from kit.small_ledgers import BLOCK, contents_of, damage, mixed, segment_name, session, three_segments
 
+from sidecar.audit.reading import Reading
 from sidecar.cli.ledger_reading import Progress, instant, write_lines
 from sidecar.cli.main import main
 from sidecar.cli.table import table
-from sidecar.ledger.second_reading import Reading
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 TOOLS = ("verify", "show", "spend", "export")

@@ -18,10 +18,10 @@ from kit.daemon_process import Client, Process, invocation, running_daemon, wait
 from kit.ledger_view import LedgerView
 from kit.road import receipt, said
 
+from sidecar.audit.reading import Reading
+from sidecar.audit.requests import Request, requests_of
 from sidecar.ledger import recovery
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.requests import Request, requests_of
-from sidecar.ledger.second_reading import Reading
 
 SEGMENT_BYTES = 1 << 20  # of the configuration that daemon_process writes
 

@@ -13,6 +13,7 @@ import trio
 from kit import build
 from kit.memory_ledger import MemoryLedger
 
+from sidecar.audit.tallying import tallied
 from sidecar.config.reading import read_config
 from sidecar.config.values import Config
 from sidecar.connectors.kinds import config_keys
@@ -20,7 +21,6 @@ from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import frames
 from sidecar.contract.values import ProviderRequest
-from sidecar.ledger.tallying import tallied
 from sidecar.ops.log import Log
 from sidecar.service.connection import Connection
 from sidecar.service.daemon import make_accounts, make_reservations

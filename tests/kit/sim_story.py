@@ -19,6 +19,7 @@ import trio
 from kit.sim_disk import NONE_LANDED, SimDisk
 from kit.sim_ledger import DIRECTORY, opened
 
+from sidecar.audit.reading import Reading
 from sidecar.contract.values import BeginRecord, CompletedRecord, RecordBody
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger import format as on_disk
@@ -29,7 +30,6 @@ from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.opening import Told
 from sidecar.ledger.retention import DAY_MS
 from sidecar.ledger.seal_format import End
-from sidecar.ledger.second_reading import Reading
 from sidecar.ledger.writer import Append
 from sidecar.rules.windows import window_start
 

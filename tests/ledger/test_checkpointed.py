@@ -27,17 +27,17 @@ from kit.small_ledgers import (
 )
 from msgspec import structs
 
+from sidecar.audit import look as second_look
+from sidecar.audit.look import NoLedger
+from sidecar.audit.reading import Reading
+from sidecar.audit.requests import requests_of
 from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract import values as v
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger import format as on_disk
-from sidecar.ledger import second_look
 from sidecar.ledger.checkpoint import Checkpoint
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.requests import requests_of
-from sidecar.ledger.second_look import NoLedger
-from sidecar.ledger.second_reading import Reading
 
 LEDGER = Path("ledger")
 CHECKPOINT = f"{1:016d}.checkpoint"

@@ -27,10 +27,15 @@ from sidecar.cli.main import main
 from sidecar.cli.stops import Stopped
 from sidecar.contract.values import CompletedRecord, LowWaterRecord, TransportDisposition, TransportResult
 from sidecar.ledger import format as on_disk
-from sidecar.ledger import salvage, salvage_blocks, salvage_order, salvage_seen, salvage_sources, salvage_start
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
 from sidecar.ledger.lock import take_lock
+from sidecar.repair import blocks as salvage_blocks
+from sidecar.repair import order as salvage_order
+from sidecar.repair import salvage
+from sidecar.repair import seen as salvage_seen
+from sidecar.repair import sources as salvage_sources
+from sidecar.repair import start as salvage_start
 
 # Where the batches of `three_segments` stand: segment 1 holds the Opened, then begins and ends of 1 to 3 in turn;
 # segment 2 the begin and end of 4 and the begin of 5; segment 3 the Opened, begin and end of 6, and the Closed.

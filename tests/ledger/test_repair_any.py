@@ -19,12 +19,12 @@ from kit.ledger_view import LedgerView
 from kit.small_ledgers import BLOCK, SEGMENT_BYTES, Contents, contents_of, segment_name
 from msgspec.structs import replace
 
+from sidecar.audit.reading import Reading
 from sidecar.cli.ledger_repair import repair
 from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.landing import Place
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.second_reading import Reading
 
 LONG_AGO_MS = 1_700_000_000_000
 SECOND_MS = 1000

@@ -23,7 +23,7 @@ from sidecar.contract.values import LowWaterRecord
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
-from sidecar.ledger.salvage import Salvage
+from sidecar.repair.salvage import Salvage
 
 # `three_segments`, of which the first two were dropped: 1 to 4 had ended, 5 is open; in what is left 6 stands.
 FIRST_LEFT = 3

@@ -13,15 +13,16 @@ from kit.dropped_segments import drop_from
 from kit.small_ledgers import Contents, MemoryFiles, contents_of, segment_name, session, three_segments
 from msgspec import structs
 
+from sidecar.audit import seals as second_seals
+from sidecar.audit.reading import Reading
+from sidecar.audit.seal_proof import SealFile
 from sidecar.ledger import checkpoint as checkpoints
-from sidecar.ledger import seal_format, sealed, second_seals
+from sidecar.ledger import seal_format, sealed
 from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.seal_format import End, SealDocument, WindowSum
-from sidecar.ledger.seal_proof import SealFile
 from sidecar.ledger.sealed import Sealed
-from sidecar.ledger.second_reading import Reading
 
 LEDGER = Path("ledger")
 FIRST, SECOND = seal_format.seal_name(1, 1), seal_format.seal_name(2, 2)

@@ -11,11 +11,11 @@ from kit import records
 from kit.dropped_segments import drop
 from kit.small_ledgers import BLOCK, DAY_MS, damage, mixed, open_small, session, three_segments
 
+from sidecar.audit.look import NoLedger
+from sidecar.audit.reading import Reading
+from sidecar.audit.tallying import GivenUp, tallied
 from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.second_look import NoLedger
-from sidecar.ledger.second_reading import Reading
-from sidecar.ledger.tallying import GivenUp, tallied
 from sidecar.rules.windows import Figures
 
 WINDOWS = {"dungeon": 86_400}

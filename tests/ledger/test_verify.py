@@ -28,22 +28,19 @@ from kit.small_ledgers import (
     three_segments,
 )
 
+from sidecar.audit import begun_ids, seal_proof
+from sidecar.audit import decoder as second_decoder
+from sidecar.audit import look as second_look
+from sidecar.audit import reading as second_reading
+from sidecar.audit import records_in_order as second_records
+from sidecar.audit import seals as second_seals
+from sidecar.audit.begun_ids import BegunIds
+from sidecar.audit.look import NoLedger
+from sidecar.audit.reading import Batch, Reading
 from sidecar.contract import values as v
-from sidecar.ledger import (
-    begun_ids,
-    seal_proof,
-    second_decoder,
-    second_look,
-    second_reading,
-    second_records,
-    second_seals,
-)
 from sidecar.ledger import format as on_disk
-from sidecar.ledger.begun_ids import BegunIds
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.landing import Place
-from sidecar.ledger.second_look import NoLedger
-from sidecar.ledger.second_reading import Batch, Reading
 
 LEDGER = Path("ledger")
 MODULES = [second_decoder, second_look, second_reading, second_records, second_seals, seal_proof, begun_ids]

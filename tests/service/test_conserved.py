@@ -19,13 +19,13 @@ from kit.daemon_process import invocation, packed, write_config
 from kit.ledger_view import LedgerView
 from kit.road import said
 
+from sidecar.audit.reading import Reading
 from sidecar.cli import serve as serving
 from sidecar.cli.serve import serve
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.values import Config
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.second_reading import Reading
 from sidecar.ops.log import Log
 from sidecar.rules.conservation import Tally
 from sidecar.rules.windows import Account

@@ -13,6 +13,7 @@ from kit.memory_ledger import MemoryLedger
 from kit.road import HeldConnector, Road, receipt, said
 from msgspec import structs
 
+from sidecar.audit.tallying import GivenUp, Tallied
 from sidecar.contract import canonical
 from sidecar.contract.operator_frames import (
     OPERATOR_CHECK,
@@ -22,7 +23,6 @@ from sidecar.contract.operator_frames import (
     OperatorResolve,
 )
 from sidecar.ledger.faults import LedgerDamaged
-from sidecar.ledger.tallying import GivenUp, Tallied
 from sidecar.rules.conservation import Tally
 from sidecar.rules.framing import framed
 from sidecar.service.decision import Admitted

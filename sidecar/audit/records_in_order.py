@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from sidecar.ledger import second_decoder as decoder
-from sidecar.ledger.begun_ids import BegunIds
-from sidecar.ledger.second_decoder import Line, Unexpected
-from sidecar.ledger.second_seals import Dropped, Start
+from sidecar.audit import decoder
+from sidecar.audit.begun_ids import BegunIds
+from sidecar.audit.decoder import Line, Unexpected
+from sidecar.audit.seals import Dropped, Start
 
 _NOTHING: Final = Dropped()
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from sidecar.ledger import second_decoder as decoder
+from sidecar.audit import decoder
+from sidecar.audit.decoder import BLOCK, RECORD_HEADER, Line, Segment, Unexpected
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.second_decoder import BLOCK, RECORD_HEADER, Line, Segment, Unexpected
 
 # What a disk or a file system says of a place that it can't give, the last one of a directory in a file's place.
 # Anything else, as a right that is missing, is no fault of a place: it is raised.

@@ -31,14 +31,14 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from sidecar.ledger import second_decoder as decoder
+from sidecar.audit import decoder
+from sidecar.audit.decoder import BLOCK, Line, Unexpected
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.salvage_blocks import Blocks, opened
-from sidecar.ledger.salvage_order import Order
-from sidecar.ledger.salvage_seen import Seen
-from sidecar.ledger.salvage_sources import Source, sources_in
-from sidecar.ledger.second_decoder import BLOCK, Line, Unexpected
+from sidecar.repair.blocks import Blocks, opened
+from sidecar.repair.order import Order
+from sidecar.repair.seen import Seen
+from sidecar.repair.sources import Source, sources_in
 
 # What is believed of a record: all; all but what it says of an end; all but that it stands where it was written.
 Kind = Literal["whole", "off_chain", "unplaced"]

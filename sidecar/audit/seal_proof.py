@@ -35,12 +35,12 @@ from typing import Final
 
 import msgspec
 
-from sidecar.ledger import second_seals as decoder
+from sidecar.audit import seals as decoder
+from sidecar.audit.decoder import Line, Members, Unexpected
+from sidecar.audit.records_in_order import RecordsInOrder
+from sidecar.audit.seals import BLOCK_BYTES, ENTRY_BYTES, NO_PLACE, TRAILER_BYTES, Entry, Place
 from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.second_decoder import Line, Members, Unexpected
-from sidecar.ledger.second_records import RecordsInOrder
-from sidecar.ledger.second_seals import BLOCK_BYTES, ENTRY_BYTES, NO_PLACE, TRAILER_BYTES, Entry, Place
 
 _AT_ONCE: Final = 64
 _NEVER: Final = 1 << 64

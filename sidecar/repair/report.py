@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from sidecar.audit.reading import Reading
 from sidecar.contract.values import BeginRecord
-from sidecar.ledger.repair import Copied, FirstLook, Remark
-from sidecar.ledger.salvage import Salvage
-from sidecar.ledger.second_reading import Reading
+from sidecar.repair.copying import Copied, FirstLook, Remark
+from sidecar.repair.salvage import Salvage
 
 Verdict = Literal["sound", "repaired"]
 _OF_A_BEGIN: Final = ("caller_runtime_id", "request_id", "model", "upstream", "provider")

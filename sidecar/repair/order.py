@@ -15,9 +15,9 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from sidecar.ledger import second_decoder as decoder
-from sidecar.ledger.salvage_blocks import Blocks
-from sidecar.ledger.second_decoder import BLOCK, Segment, Unexpected
+from sidecar.audit import decoder
+from sidecar.audit.decoder import BLOCK, Segment, Unexpected
+from sidecar.repair.blocks import Blocks
 
 
 class Standing(Struct, frozen=True, gc=False):

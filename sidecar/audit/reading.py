@@ -40,13 +40,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from sidecar.ledger import second_decoder as decoder
+from sidecar.audit import decoder
+from sidecar.audit.decoder import BLOCK, Line, Members, Segment, Unexpected
+from sidecar.audit.look import Look, damaged
+from sidecar.audit.records_in_order import RecordsInOrder
+from sidecar.audit.seal_proof import SealProofs
 from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.seal_proof import SealProofs
-from sidecar.ledger.second_decoder import BLOCK, Line, Members, Segment, Unexpected
-from sidecar.ledger.second_look import Look, damaged
-from sidecar.ledger.second_records import RecordsInOrder
 
 _LOOK_BYTES: Final = 1 << 20
 _ZEROS: Final = bytes(_LOOK_BYTES)

@@ -9,11 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from sidecar.ledger import second_seals as decoder
+from sidecar.audit import seals as decoder
+from sidecar.audit.decoder import Unexpected
+from sidecar.audit.seals import Start
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.second_decoder import Unexpected
-from sidecar.ledger.second_seals import Start
 
 HELD_MAX: Final = 256
 _NAME: Final = re.compile(r"(\d{16})\.segment")

@@ -36,18 +36,18 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from sidecar.audit.begun_ids import BegunIds
+from sidecar.audit.decoder import BLOCK, Line
+from sidecar.audit.reading import Reading
 from sidecar.config.values import RECORD_MARGIN_BYTES
 from sidecar.contract.values import STORED_AS_IS, BeginRecord, CompletedRecord, LowWaterRecord, TransportResult
-from sidecar.ledger.begun_ids import BegunIds
 from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Landed, Landing, Place
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.salvage import Kind, Salvage, begin_named
-from sidecar.ledger.salvage_blocks import DISK_FAULTS
-from sidecar.ledger.second_decoder import BLOCK, Line
-from sidecar.ledger.second_reading import Reading
 from sidecar.ops.clock import unix_ms
+from sidecar.repair.blocks import DISK_FAULTS
+from sidecar.repair.salvage import Kind, Salvage, begin_named
 
 LIFETIME_MS_LEAST: Final = 300_000  # what a request may be given unless the configuration says otherwise
 CLOCK_SKEW_MS: Final = 300_000

@@ -18,13 +18,13 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from sidecar.ledger import second_decoder as decoder
+from sidecar.audit import decoder
+from sidecar.audit.decoder import BLOCK, Segment, Unexpected
+from sidecar.audit.look import NoLedger
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.salvage_blocks import DISK_FAULTS, Blocks, opened
-from sidecar.ledger.salvage_start import Checkpoints, Start, checkpoints_in
-from sidecar.ledger.second_decoder import BLOCK, Segment, Unexpected
-from sidecar.ledger.second_look import NoLedger
+from sidecar.repair.blocks import DISK_FAULTS, Blocks, opened
+from sidecar.repair.start import Checkpoints, Start, checkpoints_in
 
 _NAME: Final = re.compile(r"(\d{16})\.segment")
 # Names that tell of segments which may be gone: an index over some, a tail that was set aside.

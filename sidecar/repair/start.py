@@ -17,12 +17,12 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from sidecar.ledger import second_seals
+from sidecar.audit import seals as second_seals
+from sidecar.audit.decoder import NO_HEAD, Line, Unexpected
+from sidecar.audit.seals import Dropped
 from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.salvage_blocks import DISK_FAULTS, opened
-from sidecar.ledger.second_decoder import NO_HEAD, Line, Unexpected
-from sidecar.ledger.second_seals import Dropped
+from sidecar.repair.blocks import DISK_FAULTS, opened
 
 _VERSION: Final = b"\0\0\0\1"
 _HEADER_BYTES: Final = 20

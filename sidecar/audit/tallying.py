@@ -12,9 +12,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from sidecar.audit.decoder import Line
+from sidecar.audit.reading import Reading
 from sidecar.ledger.faults import RESTORE, LedgerDamaged
-from sidecar.ledger.second_decoder import Line
-from sidecar.ledger.second_reading import Reading
 from sidecar.rules.conservation import Tally
 
 

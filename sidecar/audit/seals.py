@@ -28,7 +28,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from sidecar.ledger.second_decoder import TEXT, U64, Check, Line, Members, Shape, Unexpected, each, line_of, of_type
+from sidecar.audit.decoder import TEXT, U64, Check, Line, Members, Shape, Unexpected, each, line_of, of_type
 
 BLOCK_BYTES: Final = 1024
 TRAILER_BYTES: Final = 32

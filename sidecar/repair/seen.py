@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sidecar.ledger.salvage_start import Start
-from sidecar.ledger.second_decoder import Line
+from sidecar.audit.decoder import Line
+from sidecar.repair.start import Start
 
 _INSTANTS = {
     "Opened": "opened_at_unix_ms",

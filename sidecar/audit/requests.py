@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from sidecar.audit.decoder import Line
+from sidecar.audit.reading import Reading
 from sidecar.ledger.faults import LedgerDamaged
-from sidecar.ledger.second_decoder import Line
-from sidecar.ledger.second_reading import Reading
 
 State = Literal["completed", "failed", "indeterminate"]
 STATES: Final[tuple[State, ...]] = ("completed", "failed", "indeterminate")
