@@ -58,6 +58,12 @@ def test_a_module_imports_only_what_stands_above_it(module: Path) -> None:
             assert order.index(parts[1]) <= order.index(package), f"{module.name} imports {name}"
 
 
+@pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) == "audit"], ids=lambda path: path.name)
+def test_the_second_reading_shares_no_code_with_the_writer(module: Path) -> None:
+    of_the_ledger = {name.split(".")[2] for name in imported(module) if name.startswith("sidecar.ledger.")}
+    assert of_the_ledger <= {"faults", "files"}
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if package_of(m) in DEAF], ids=lambda path: path.name)
 def test_contract_and_rules_are_deaf(module: Path) -> None:
     assert not {name.split(".")[0] for name in imported(module)} & NOT_HEARD

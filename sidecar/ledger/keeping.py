@@ -25,7 +25,7 @@ from sidecar.ledger.landing import Landed, Landing
 from sidecar.ledger.recovery import segment_path
 from sidecar.ledger.retaining import Retaining, ToRecord, Work
 from sidecar.ledger.seal_format import End
-from sidecar.ledger.sealed import Sealed, entries_bytes, merged, pair_to_merge
+from sidecar.ledger.sealed import Sealed, merged, pair_to_merge
 
 SEALS_MAX: Final = 3  # so many searches an unknown id costs
 _BREATH_SECONDS: Final = 0.003
@@ -115,8 +115,7 @@ class Keeping:
             del sealed[: len(gone)]
             return partial(self._remove, gone)
         if len(sealed) > SEALS_MAX:
-            at = pair_to_merge([entries_bytes(seal.document) for seal in sealed])
-            return partial(self._merge, sealed[at], sealed[at + 1], self._retaining.base)
+            return partial(self._merge, *pair_to_merge(sealed), self._retaining.base)
         return self._retaining.next(self._end(), self._breathe)
 
     # --- in the thread ----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.recovery import Found, segment_path
 from sidecar.ledger.report import Recovery
 from sidecar.ledger.seal_format import End, SegmentRow, segments_of_name
-from sidecar.ledger.sealed import TEMPORARY_SUFFIX, Sealed, entries_bytes, merged, pair_to_merge
+from sidecar.ledger.sealed import TEMPORARY_SUFFIX, Sealed, merged, pair_to_merge
 from sidecar.rules.windows import window_start
 
 SEALS_OPEN_MAX: Final = 16  # in an opening, which is to be quick; while the ledger runs they become fewer
@@ -150,15 +150,19 @@ class Opening:
             raise LedgerDamaged(path, 0, f"a checkpoint of SHA-256 {end.checkpoint_sha256.hex()}")
 
     def _cover(self) -> list[str]:
-        """Seals that follow each other from the first segment on; others are covered by them, or stand behind a gap,
-        and are removed."""
+        """Seals that follow each other from the first segment on, which may begin with what was dropped since; others
+        are covered by them, or stand behind a gap, and are removed."""
         ranges = {}
         for name in self._files.names(self._directory):
             if (range_of_name := segments_of_name(name)) is not None:
                 ranges[range_of_name] = name
         covered, chosen = self.base.segment, []
         while True:
-            following = [(last, first) for first, last in ranges if first <= covered + 1 <= last]
+            following = [
+                (last, first)
+                for first, last in ranges
+                if first == covered + 1 or (covered == self.base.segment and first <= covered < last)
+            ]
             if not following:
                 break
             covered, first = max(following)
@@ -268,9 +272,9 @@ class Opening:
         sealed = self.index.sealed
         sealed.append(Sealed.open(self._files, path))
         while len(sealed) > SEALS_OPEN_MAX:
-            at = pair_to_merge([entries_bytes(seal.document) for seal in sealed])
-            path = merged(self._files, self._directory, sealed[at], sealed[at + 1], self.base)
-            older, newer = sealed[at : at + 2]
+            older, newer = pair_to_merge(sealed)
+            path = merged(self._files, self._directory, older, newer, self.base)
+            at = sealed.index(older)
             sealed[at : at + 2] = [Sealed.open(self._files, path)]
             for seal in (older, newer):
                 seal.close()

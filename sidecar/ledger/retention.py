@@ -71,9 +71,10 @@ def checkpoint_of(
 ) -> Checkpoint:
     """What stays of the segments that go. `before` is where the record ends now. Raises LedgerDamaged, OSError."""
     row = going.last
-    still_open = _open_after(row.number, {_key(read_back, place): place for place in read_back.kept}, seals, breathe)
+    kept = {_read(read_back, place)[0]: place for place in read_back.kept}
+    still_open = _open_after(row.number, kept, seals, breathe)
     return Checkpoint(
-        begins=tuple(_kept(read_back, place) for place in sorted(still_open.values())),
+        begins=tuple(_read(read_back, place)[1] for place in sorted(still_open.values())),
         dropped=Dropped(
             records=dropped.records + sum(one.records for one in going.rows),
             begins=dropped.begins + sum(one.begins for one in going.rows),
@@ -111,15 +112,11 @@ def _open_after(
     return found
 
 
-def _key(read_back: ReadBack, place: tuple[int, int]) -> bytes:
-    begin, _ = read_back.begin(*place)
-    return key_of_new(begin.caller_runtime_id, begin.request_id)
-
-
-def _kept(read_back: ReadBack, place: tuple[int, int]) -> KeptBegin:
+def _read(read_back: ReadBack, place: tuple[int, int]) -> tuple[bytes, KeptBegin]:
+    """The Begin that stands there, with its key."""
     try:
-        read_back.begin(*place)
-        return KeptBegin(*place, read_back.framed(*place))
+        begin, _ = read_back.begin(*place)
+        return key_of_new(begin.caller_runtime_id, begin.request_id), KeptBegin(*place, read_back.framed(*place))
     except FormatFault as fault:
         raise LedgerDamaged(read_back.path(place[0]), place[1], str(fault), RESTORE) from fault
 

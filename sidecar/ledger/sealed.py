@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,6 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, OtherVersion
 from sidecar.ledger.seal_format import (
     BLOCK_BYTES,
-    ENTRIES_IN_A_BLOCK,
     KEY_BYTES,
     TRAILER_BYTES,
     End,
@@ -170,9 +170,9 @@ def _write(
 # --- merging ----------------------------------------------------------------------------------------------------
 
 
-def pair_to_merge(sizes: Sequence[int]) -> int:
-    """Of seals in their order: the first of the two neighbours that are the least work to merge."""
-    return min(range(len(sizes) - 1), key=lambda number: (sizes[number] + sizes[number + 1], -number))
+def pair_to_merge(seals: Sequence[Sealed]) -> tuple[Sealed, Sealed]:
+    """Of seals in their order: the two neighbours that are the least work to merge, the newest of those."""
+    return min(pairwise(reversed(seals)), key=lambda pair: sum(seal.document.entries for seal in pair))[::-1]
 
 
 def merged(
@@ -246,8 +246,3 @@ def _added(first: Iterable[WindowSum], second: Iterable[WindowSum], low_water_un
             key = row.caller, row.window_seconds, row.window_start_unix_ms
             sums[key] = sums.get(key, 0) + row.charged_micro_usd
     return tuple(WindowSum(*key, charged) for key, charged in sorted(sums.items()))
-
-
-def entries_bytes(document: SealDocument) -> int:
-    """About how long a seal is, for choosing what to merge."""
-    return -(-document.entries // ENTRIES_IN_A_BLOCK) * BLOCK_BYTES

@@ -17,9 +17,8 @@ from msgspec import Struct
 
 from sidecar.rules.windows import WINDOWS_KEPT, Figures
 
-_TALLIED: Final = (
-    4 * WINDOWS_KEPT
-)  # windows of a caller; more than an account keeps, so that it decides what is compared
+# Windows of a caller; more than an account keeps, so that it decides what is compared.
+_TALLIED: Final = 4 * WINDOWS_KEPT
 
 TOLD_MAX: Final = 16  # mismatches that are told one by one
 

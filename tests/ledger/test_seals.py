@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable, RecordDamage
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.keeping import SEALS_MAX
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.sealed import pair_to_merge
+from sidecar.ledger.seal_format import End
+from sidecar.ledger.sealed import Sealed, merged, pair_to_merge
 
 OpenLedger = Callable[..., Ledger]
 A_BIG_ANSWER = bytes(60_000)
@@ -227,18 +229,51 @@ async def test_what_a_seal_names_and_a_disk_does_not_give_back_is_unavailable(
     assert ledger.find("dungeon", "request-1")
 
 
+class Sized:
+    """Of a seal only how many entries it has."""
+
+    def __init__(self, entries: int) -> None:
+        self.document = SimpleNamespace(entries=entries)
+
+
+def chosen(seals: list[Any]) -> int:
+    older, newer = pair_to_merge(seals)
+    assert seals.index(newer) == seals.index(older) + 1
+    return seals.index(older)
+
+
 def test_what_is_least_work_is_merged_first() -> None:
-    assert pair_to_merge([9, 1, 1, 5]) == 1
-    assert pair_to_merge([1, 1, 1, 1]) == 2
-    sizes: list[int] = []
+    assert chosen([Sized(entries) for entries in (9, 1, 1, 5)]) == 1
+    assert chosen([Sized(1) for _ in range(4)]) == 2
+    seals: list[Sized] = []
     written = 0
     for _ in range(200):
-        sizes.append(1)
-        while len(sizes) > SEALS_MAX:
-            at = pair_to_merge(sizes)
-            sizes[at : at + 2] = [sizes[at] + sizes[at + 1]]
-            written += sizes[at]
+        seals.append(Sized(1))
+        while len(seals) > SEALS_MAX:
+            at = chosen(seals)
+            both = Sized(seals[at].document.entries + seals[at + 1].document.entries)
+            seals[at : at + 2] = [both]
+            written += both.document.entries
     assert written < 200 * 30  # by one after the other it would be 200 * 100
+
+
+async def test_a_seal_that_overlaps_another_is_not_counted_twice(open_ledger: OpenLedger, directory: Path) -> None:
+    """As a copy of an older state may bring one back."""
+    await filled(open_ledger, 20)
+    files = DiskFiles()
+    for seal in seals(directory):
+        seal.unlink()
+    open_ledger()._let_go()
+    made = [Sealed.open(files, path) for path in seals(directory)]
+    both = [merged(files, directory, made[at], made[at + 1], End()) for at in (0, 1)]
+    assert len({*both, *seals(directory)}) == len(made) + 2
+    totals = Totals()
+    ledger = open_ledger(told=totals.told)
+    assert totals.spent == 20 * 60
+    async with ledger.running():
+        await fill(ledger, range(20, 40))
+        await upkeep_done(ledger)
+        assert all(ledger.find("dungeon", f"request-{number}") for number in range(40))
 
 
 def test_the_smallest_segment_holds_some_requests() -> None:
