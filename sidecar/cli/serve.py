@@ -18,7 +18,7 @@ from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ops.log import Form, Log
 from sidecar.rules.conservation import Tally
-from sidecar.service.accounts import told_to, windows_of
+from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
@@ -74,7 +74,7 @@ def _serve(config: Config, log: Log) -> int:
             segment_bytes=config.ledger.segment_bytes,
             frame_bytes_max=config.daemon.frame_bytes_max,
             requests_in_flight_max=config.daemon.requests_in_flight_max,
-            told=told_to(accounts, tally),
+            listeners=listeners_of(accounts, tally),
             window_of=windows_of(accounts),
             retention_days=config.ledger.retention_days,
             on_pressure=pressed,

@@ -39,7 +39,7 @@ from sidecar.ledger.index import Book, WindowOf, key_of
 from sidecar.ledger.keeping import Keeping
 from sidecar.ledger.landing import Landing, Place
 from sidecar.ledger.lock import take_lock
-from sidecar.ledger.opening import Opening, Told
+from sidecar.ledger.opening import Listeners, Opening
 from sidecar.ledger.pressure import Pressure
 from sidecar.ledger.recovery import end_after
 from sidecar.ledger.report import Recovery, Statistics
@@ -54,7 +54,7 @@ from sidecar.ledger.writer import Append, Batch, Writer
 from sidecar.ops.clock import unix_ms
 
 _THREADS: Final = Threads()
-_TOLD_NOBODY: Final = Told()
+_NOBODY: Final = Listeners()
 _UPKEEP_MS: Final = 3_600_000
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
@@ -98,7 +98,7 @@ class Ledger:
         clock_unix_ms: Callable[[], int] = unix_ms,
         randbytes: Callable[[int], bytes] = secrets.token_bytes,
         threads: Threads = _THREADS,
-        told: Told = _TOLD_NOBODY,
+        listeners: Listeners = _NOBODY,
         window_of: WindowOf = lambda caller: 0,
         retention_days: int | None = None,
         on_pressure: Callable[[str | None], None] = lambda why: None,
@@ -106,7 +106,7 @@ class Ledger:
     ) -> Ledger:
         """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
 
-        `told` hears what is on record. `window_of` gives a caller's window in seconds, 0 for one that has none.
+        `listeners` hear what is on record. `window_of` gives a caller's window in seconds, 0 for one that has none.
         Segments of which all is older than `retention_days` are dropped while it runs; None keeps all.
         `on_pressure` is told why when pressure begins, and None when it is over; `on_trouble` of upkeep that failed.
         """
@@ -131,7 +131,7 @@ class Ledger:
             spares.remove_leftovers(files, directory)
             files.keep_directory(directory)
             files.sync_directory(directory)
-            opening = Opening(files, directory, window_of=window_of, now_unix_ms=clock_unix_ms(), told=told)
+            opening = Opening(files, directory, window_of=window_of, now_unix_ms=clock_unix_ms(), listeners=listeners)
             if_it_fails.callback(opening.close)
             found = opening.read()
             set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None

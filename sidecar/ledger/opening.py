@@ -35,7 +35,7 @@ SEALS_OPEN_MAX: Final = 16  # in an opening, which is to be quick; while the led
 _NO_BOOK: Final = 0
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class Listeners(Struct, frozen=True, kw_only=True):
     """Who hears of what an opening finds: of each request that nothing on record has ended, and of sums of the rest:
     the caller, an instant of a window of its, and what was charged in that."""
 
@@ -59,12 +59,14 @@ class _Window:
 class Opening:
     """One opening of the ledger in `directory`; what it came to stands in its attributes."""
 
-    def __init__(self, files: DiskFiles, directory: Path, *, window_of: WindowOf, now_unix_ms: int, told: Told) -> None:
+    def __init__(
+        self, files: DiskFiles, directory: Path, *, window_of: WindowOf, now_unix_ms: int, listeners: Listeners
+    ) -> None:
         self._files = files
         self._directory = directory
         self._window_of = window_of
         self._now_unix_ms = now_unix_ms
-        self._told = told
+        self._listeners = listeners
         self.read_back = ReadBack(files, directory)
         self.base = End()
         self.dropped = Dropped()
@@ -228,7 +230,7 @@ class Opening:
                     other.add(row.caller)
             for row in seal.document.sums:
                 if row.caller not in other and row.window_seconds:
-                    self._told.on_sum(row.caller, row.window_start_unix_ms, row.charged_micro_usd)
+                    self._listeners.on_sum(row.caller, row.window_start_unix_ms, row.charged_micro_usd)
             if other:
                 self._read_again(seal, other)
 
@@ -240,7 +242,7 @@ class Opening:
                 for begin, charged in self._charges_in(row):
                     start = starts.get(begin.caller_runtime_id)
                     if start is not None and begin.admitted_at_unix_ms >= start:
-                        self._told.on_sum(begin.caller_runtime_id, begin.admitted_at_unix_ms, charged)
+                        self._listeners.on_sum(begin.caller_runtime_id, begin.admitted_at_unix_ms, charged)
 
     def _charges_in(self, row: SegmentRow) -> list[tuple[Begun, int]]:
         begun: dict[tuple[int, int], BeginAtOpen] = {}
@@ -335,7 +337,7 @@ class Opening:
         self._windows.clear()
         for (caller, seconds, start), charged in self.index.book.sums.items():
             if seconds:
-                self._told.on_sum(caller, start, charged)
+                self._listeners.on_sum(caller, start, charged)
 
     def _taken_open(self) -> Iterator[BeginRecord]:
         """What nothing has ended, in full; from now on the index knows it."""
@@ -346,5 +348,5 @@ class Opening:
                 path = segment_path(self._directory, segment)
                 raise recovery.damaged(path, offset, "no_record", fault=fault) from fault
             self.index.open[key] = recorded_of(begin, Place(segment, offset, length))
-            self._told.on_open(begin)
+            self._listeners.on_open(begin)
             yield begin

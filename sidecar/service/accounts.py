@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger.index import WindowOf
-from sidecar.ledger.opening import Told
+from sidecar.ledger.opening import Listeners
 from sidecar.rules.conservation import Tally
 from sidecar.rules.windows import Account
 
 
-def told_to(accounts: Mapping[str, Account], tally: Tally) -> Told:
+def listeners_of(accounts: Mapping[str, Account], tally: Tally) -> Listeners:
     """Both hear of the same, each counts by itself."""
 
     def held(begin: BeginRecord) -> None:
@@ -25,7 +25,7 @@ def told_to(accounts: Mapping[str, Account], tally: Tally) -> Told:
             account.settle(admitted_at_unix_ms, 0, charge_micro_usd)
         tally.ended(caller, admitted_at_unix_ms, 0, charge_micro_usd)
 
-    return Told(on_open=held, on_sum=charged)
+    return Listeners(on_open=held, on_sum=charged)
 
 
 def windows_of(accounts: Mapping[str, Account]) -> WindowOf:

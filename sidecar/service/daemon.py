@@ -142,7 +142,7 @@ class Daemon:
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
-        self._told_to_stop = trio.Event()
+        self._listeners_of_stop = trio.Event()
         self._end_code = os.EX_OK
         log.gather(self._turn.soon)
         self._told_poisoned = False
@@ -202,7 +202,7 @@ class Daemon:
         """The first one begins the drain, a second one ends its patience, any more change nothing."""
         async for _ in signals:
             self._signals += 1
-            self._told_to_stop.set()
+            self._listeners_of_stop.set()
             self._changed.unpark_all()
 
     async def _serve(self, stream: trio.SocketStream, callers: frozenset[str], operator: Peer | None) -> None:
@@ -241,7 +241,7 @@ class Daemon:
         return codes[0]
 
     async def _drain(self) -> int:
-        await self._told_to_stop.wait()
+        await self._listeners_of_stop.wait()
         self._log.info("draining", running=self._exchange.running, seconds_max=self._config.daemon.drain_seconds_max)
         self._exchange.draining = True
         await self._finish_requests()
@@ -253,7 +253,7 @@ class Daemon:
         """The accounts are wrong, so nothing more may be reserved from them. What runs is paid for, and recorded."""
         self._end_code = os.EX_SOFTWARE
         self._exchange.draining = True
-        self._told_to_stop.set()
+        self._listeners_of_stop.set()
 
     async def _flush(self) -> None:
         """Returns when every answer has left: none is read back, put off or being written."""

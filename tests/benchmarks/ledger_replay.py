@@ -22,7 +22,7 @@ from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import BATCH_HEADER_BYTES, BLOCK_BYTES, RECORD_HEADER_BYTES, BatchHeader
-from sidecar.ledger.opening import Opening, Told
+from sidecar.ledger.opening import Listeners, Opening
 from sidecar.rules.windows import Account
 
 _RECORD = Packed(">IBBHI")
@@ -101,8 +101,8 @@ def replay(directory: Path) -> int:
     def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:
         accounts[caller].settle(admitted_at_unix_ms, 0, charge_micro_usd)
 
-    told = Told(on_open=held, on_sum=charged)
-    opening = Opening(DiskFiles(), directory, window_of=lambda caller: 86_400, now_unix_ms=0, told=told)
+    told = Listeners(on_open=held, on_sum=charged)
+    opening = Opening(DiskFiles(), directory, window_of=lambda caller: 86_400, now_unix_ms=0, listeners=told)
     found = recovery.replay(DiskFiles(), directory, opening.take, cold=False)
     opening.tell()
     return found.records

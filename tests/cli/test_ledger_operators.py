@@ -120,7 +120,7 @@ def test_of_eight_operators_at_once_one_settles(tmp_path: Path) -> None:
     assert len(LedgerView(tmp_path / "ledger").completes) == 1
 
 
-def test_a_check_is_told_to_a_person_and_to_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_is_listeners_of_a_person_and_to_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_daemon(tmp_path, script="[[rule]]\nusage = {output = 9}\n", callers=OPERATOR) as daemon:
         with daemon.connect() as client:
             client.ask(invocation("r1"))

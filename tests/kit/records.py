@@ -8,7 +8,7 @@ from typing import Any
 from sidecar.contract import values as v
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.landing import Place
-from sidecar.ledger.opening import Told
+from sidecar.ledger.opening import Listeners
 
 FRAME_BYTES_MAX = 4096
 SEGMENT_BYTES = 4 * (FRAME_BYTES_MAX + 65_536) + 4096 - (4 * (FRAME_BYTES_MAX + 65_536)) % 4096
@@ -68,8 +68,8 @@ class Totals:
         self.spent += charged_micro_usd
 
     @property
-    def told(self) -> Told:
-        return Told(on_open=self.on_begin, on_sum=self.on_sum)
+    def listeners(self) -> Listeners:
+        return Listeners(on_open=self.on_begin, on_sum=self.on_sum)
 
 
 class WatchedFiles(DiskFiles):

@@ -27,7 +27,7 @@ from sidecar.ledger import recovery
 from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.landing import Landed, Landing, Place
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.opening import Told
+from sidecar.ledger.opening import Listeners
 from sidecar.ledger.retention import DAY_MS
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.writer import Append
@@ -58,8 +58,8 @@ class Heard:
             self.spent[caller, window_start(at_unix_ms, seconds)] += charged_micro_usd
 
     @property
-    def told(self) -> Told:
-        return Told(on_open=self.begun, on_sum=self.charged)
+    def listeners(self) -> Listeners:
+        return Listeners(on_open=self.begun, on_sum=self.charged)
 
 
 class Found:
@@ -250,7 +250,7 @@ def opened_at(disk: SimDisk, story: Story, heard: Heard, seed: int = 0, **change
     return opened(
         disk,
         seed,
-        told=heard.told,
+        listeners=heard.listeners,
         clock_unix_ms=lambda: story.now_unix_ms,
         window_of=lambda caller: windows.get(caller, 0),
         retention_days=RETENTION_DAYS,

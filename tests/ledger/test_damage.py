@@ -54,7 +54,7 @@ class MemoryFiles(DiskFiles):
 def read(contents: Contents) -> tuple[Totals, Found]:
     totals = Totals()
     files = MemoryFiles(contents)
-    opening = Opening(files, Path("ledger"), window_of=lambda caller: 1, now_unix_ms=0, told=totals.told)
+    opening = Opening(files, Path("ledger"), window_of=lambda caller: 1, now_unix_ms=0, listeners=totals.listeners)
     found = recovery.replay(files, Path("ledger"), opening.take, cold=False)
     opening.tell()
     return totals, found

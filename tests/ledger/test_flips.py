@@ -90,7 +90,7 @@ def opened(directory: Path, totals: records.Totals, window_seconds: int) -> Ledg
         requests_in_flight_max=1,
         files=QuickFiles(),
         clock_unix_ms=lambda: 3000,
-        told=totals.told,
+        listeners=totals.listeners,
         window_of=lambda caller: window_seconds,
     )
 

@@ -90,7 +90,7 @@ async def test_everything_is_there_after_a_reopen_and_totals_are_the_live_ones(o
             await carried(ledger, number, charge=number, response=b"answer %d" % number)
         await ledger.begin(records.begin(9, reservation=77))
     totals = Totals()
-    ledger = open_ledger(told=totals.told)
+    ledger = open_ledger(listeners=totals.listeners)
     assert (totals.spent, totals.reserved) == (10, 77)
     assert ledger.recovery.clean
     assert [begin.request_id for begin in ledger.recovery.indeterminate] == ["request-9"]
@@ -149,7 +149,7 @@ async def test_records_go_on_over_many_segments(open_ledger: OpenLedger, directo
             await carried(ledger, number, response=bytes(3000))
     assert len(list(directory.glob("*.segment"))) > 4
     totals = Totals()
-    ledger = open_ledger(told=totals.told)
+    ledger = open_ledger(listeners=totals.listeners)
     assert (totals.spent, totals.reserved) == (200 * 60, 0)
     assert all(ledger.find("dungeon", f"request-{number}") for number in range(200))
     async with ledger.running():

@@ -105,7 +105,7 @@ async def test_disk_and_memory_tell_the_same_through_every_reopen(
             derived = Totals()
             both.disk = Ledger.open(
                 Path(folder) / "ledger", segment_bytes=records.SEGMENT_BYTES, frame_bytes_max=records.FRAME_BYTES_MAX,
-                requests_in_flight_max=4, told=derived.told, window_of=lambda caller: 1,
+                requests_in_flight_max=4, listeners=derived.listeners, window_of=lambda caller: 1,
             )  # fmt: skip
             assert (derived.spent, derived.reserved) == (both.live.spent, both.live.reserved)
             assert all(both.disk.find("dungeon", name) for name in {begin.request_id for begin in both.memory.begins})

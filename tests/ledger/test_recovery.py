@@ -35,7 +35,7 @@ async def written(open_ledger: OpenLedger, count: int = 3, *, clean: bool = True
 
 def totals_of(open_ledger: OpenLedger) -> tuple[Totals, Ledger]:
     totals = Totals()
-    ledger = open_ledger(told=totals.told)
+    ledger = open_ledger(listeners=totals.listeners)
     os.close(ledger._lock)
     return totals, ledger
 

@@ -19,7 +19,7 @@ from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery
 from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.format import BLOCK_BYTES, FIRST_HEAD, SegmentHeader
-from sidecar.ledger.opening import Opening, Told
+from sidecar.ledger.opening import Listeners, Opening
 from sidecar.ledger.recovery import DAMAGES, DECISIONS, Behind, Damage, Found, segment_path
 
 FOLDER = Path("/")
@@ -73,7 +73,7 @@ class Segment:
 def read(segments: Mapping[int, Segment]) -> Found:
     files = {segment_path(FOLDER, number).name: bytes(segment.content) for number, segment in segments.items()}
     disk = SimDisk(Directory({name: File(content, len(content)) for name, content in files.items()}))
-    opening = Opening(disk, FOLDER, window_of=lambda caller: 0, now_unix_ms=0, told=Told())
+    opening = Opening(disk, FOLDER, window_of=lambda caller: 0, now_unix_ms=0, listeners=Listeners())
     return recovery.replay(disk, FOLDER, opening.take, cold=True)
 
 

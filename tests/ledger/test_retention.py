@@ -28,7 +28,7 @@ class Days:
 
     def opened(self) -> Ledger:
         self.totals = Totals()
-        return self._open(clock_unix_ms=lambda: self.now, retention_days=2, told=self.totals.told)
+        return self._open(clock_unix_ms=lambda: self.now, retention_days=2, listeners=self.totals.listeners)
 
     async def requests(self, ledger: Ledger, numbers: range) -> None:
         for number in numbers:

@@ -51,7 +51,7 @@ async def test_an_opening_reads_only_the_segment_that_was_in_use(open_ledger: Op
     await filled(open_ledger, 40)
     assert len(list(directory.glob("*.segment"))) > 8
     totals = Totals()
-    ledger = open_ledger(told=totals.told)
+    ledger = open_ledger(listeners=totals.listeners)
     assert ledger.recovery.records == 40 * 2 + 2
     assert ledger.recovery.records_read < 12
     assert (totals.spent, totals.reserved) == (40 * 60, 0)
@@ -85,7 +85,7 @@ async def test_an_open_request_is_found_over_seals_and_restarts_and_can_end_then
         await fill(ledger, range(10))
     for _ in range(2):
         totals = Totals()
-        ledger = open_ledger(told=totals.told)
+        ledger = open_ledger(listeners=totals.listeners)
         assert totals.reserved == 77
         assert ledger.recovery.indeterminate == (begin,)
         async with ledger.running():
@@ -96,7 +96,7 @@ async def test_an_open_request_is_found_over_seals_and_restarts_and_can_end_then
     async with ledger.running():
         await ledger.complete(begin, records.completed(recorded.begin, 5))
     totals = Totals()
-    ledger = open_ledger(told=totals.told)
+    ledger = open_ledger(listeners=totals.listeners)
     assert (totals.spent, totals.reserved) == (605, 0)
     recorded = ledger.find("dungeon", "request-99")
     assert recorded is not None
@@ -109,7 +109,7 @@ async def test_a_seal_that_is_removed_is_made_again(open_ledger: OpenLedger, dir
         for seal in seals(directory)[keep:]:
             seal.unlink()
         totals = Totals()
-        ledger = open_ledger(told=totals.told)
+        ledger = open_ledger(listeners=totals.listeners)
         assert totals.spent == 20 * 60
         async with ledger.running():
             assert all(ledger.find("dungeon", f"request-{number}") for number in range(20))
@@ -168,15 +168,15 @@ async def test_where_a_window_has_another_length_now_the_present_one_is_read_aga
         start = at_unix_ms - at_unix_ms % (1000 * seconds)
         in_window[start] = in_window.get(start, 0) + charged
 
-    told = records.Told(on_sum=on_sum)
-    open_ledger(told=told, window_of=lambda caller: seconds, clock_unix_ms=lambda: 3500)
+    told = records.Listeners(on_sum=on_sum)
+    open_ledger(listeners=told, window_of=lambda caller: seconds, clock_unix_ms=lambda: 3500)
     assert in_window[3500 - 3500 % (1000 * seconds)] == spent
 
 
 async def test_a_caller_that_the_configuration_did_not_know_is_summed_once_it_does(open_ledger: OpenLedger) -> None:
     await filled(open_ledger, 10, window_of=lambda caller: 0)
     totals = Totals()
-    open_ledger(told=totals.told, window_of=lambda caller: 86_400, clock_unix_ms=lambda: 5000)
+    open_ledger(listeners=totals.listeners, window_of=lambda caller: 86_400, clock_unix_ms=lambda: 5000)
     assert totals.spent == 600
 
 
@@ -268,7 +268,7 @@ async def test_a_seal_that_overlaps_another_is_not_counted_twice(open_ledger: Op
     both = [merged(files, directory, made[at], made[at + 1], End()) for at in (0, 1)]
     assert len({*both, *seals(directory)}) == len(made) + 2
     totals = Totals()
-    ledger = open_ledger(told=totals.told)
+    ledger = open_ledger(listeners=totals.listeners)
     assert totals.spent == 20 * 60
     async with ledger.running():
         await fill(ledger, range(20, 40))

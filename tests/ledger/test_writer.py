@@ -103,7 +103,7 @@ async def test_a_write_that_the_kernel_takes_in_parts_is_finished(open_ledger: O
         files.most_bytes = 1 << 30
         assert ledger.poisoned is None
     totals = Totals()
-    ledger = open_ledger(told=totals.told)
+    ledger = open_ledger(listeners=totals.listeners)
     assert (totals.spent, totals.reserved, ledger.recovery.clean) == (60, 0, True)
     recorded = ledger.find("dungeon", "request-1")
     assert recorded is not None

@@ -29,7 +29,7 @@ from sidecar.ledger.ledger import Ledger
 from sidecar.ops.log import Log
 from sidecar.rules.conservation import Tally
 from sidecar.rules.windows import Account
-from sidecar.service.accounts import told_to, windows_of
+from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.daemon import Daemon, make_accounts, make_reservations
 from sidecar.service.listener import Bound
 
@@ -62,7 +62,7 @@ class House:
             frame_bytes_max=config.daemon.frame_bytes_max,
             requests_in_flight_max=config.daemon.requests_in_flight_max,
             files=files,
-            told=told_to(self.accounts, Tally({})),
+            listeners=listeners_of(self.accounts, Tally({})),
             window_of=windows_of(self.accounts),
         )
         reservations = make_reservations(config, self.accounts)
@@ -76,7 +76,7 @@ class House:
         self.bound.remove()
 
     def stop(self) -> None:
-        self._daemon._told_to_stop.set()
+        self._daemon._listeners_of_stop.set()
 
     async def client(self) -> Client:
         return Client(await trio.open_unix_socket(str(self.bound._path)))

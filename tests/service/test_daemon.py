@@ -263,7 +263,7 @@ def test_any_number_of_signals_still_ends_with_0_and_a_clean_ledger(tmp_path: Pa
         assert "clean=True" in daemon.log()
 
 
-def test_a_ledger_that_failed_exits_with_74_also_when_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_a_ledger_that_failed_exits_with_74_also_when_it_is_listeners_of_stop(tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     inject = ["-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO:when=10"]

@@ -66,7 +66,7 @@ async def test_what_comes_is_received_and_an_end_is_empty(pair: Pair) -> None:
     assert stream.send_now(b"still") == 5, "a client that has said all may still be answered"
 
 
-async def test_an_end_is_told_to_the_other_side(pair: Pair) -> None:
+async def test_an_end_is_listeners_of_the_other_side(pair: Pair) -> None:
     stream, theirs = pair
     await stream.send_eof()
     assert theirs.recv(1) == b""
