@@ -14,8 +14,10 @@ from sidecar.cli.output import say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
+from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
+from sidecar.ledger.seal_format import End
 from sidecar.ops.log import Form, Log
 from sidecar.rules.conservation import Tally
 from sidecar.service.accounts import listeners_of, windows_of
@@ -66,6 +68,15 @@ def _serve(config: Config, log: Log) -> int:
         else:
             log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")
 
+    def dropped(end: End, what: Dropped) -> None:
+        log.info(
+            "segments_dropped",
+            until_segment=end.segment,
+            requests=what.begins,
+            charged_micro_usd=what.charged_micro_usd,
+            low_water_unix_ms=end.low_water_unix_ms,
+        )
+
     raise_descriptor_limit(config, log)
     hold_stop_signals()
     try:
@@ -78,6 +89,7 @@ def _serve(config: Config, log: Log) -> int:
             window_of=windows_of(accounts),
             retention_days=config.ledger.retention_days,
             on_pressure=pressed,
+            on_dropped=dropped,
             on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
         )
     except OSError as error:

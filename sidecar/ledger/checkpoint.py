@@ -18,6 +18,7 @@ from zlib import crc32
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
@@ -46,6 +47,11 @@ class Dropped(Struct, frozen=True, kw_only=True):
     begins: int = 0
     completions: int = 0
     charged_micro_usd: int = 0
+
+
+def less(all_of_it: Dropped, before: Dropped) -> Dropped:
+    """What of it was not dropped before."""
+    return Dropped(**{name: figure - getattr(before, name) for name, figure in asdict(all_of_it).items()})
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):

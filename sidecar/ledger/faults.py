@@ -26,7 +26,7 @@ RESTORE: Final = (
     "keep the directory as it is; sidecar ledger verify says more, and sidecar ledger repair writes what can be read"
     " into a new directory"
 )
-SEAL_AGAIN: Final = "nothing is lost: remove this file, and it is made again from its segments"
+SEAL_AGAIN: Final = "nothing is lost: with the daemon stopped remove this file, and the next start makes it again"
 CHANGE_VERSION: Final = "nothing is lost: open it with the version of sidecar that wrote it"
 
 

@@ -56,8 +56,10 @@ class Keeping:
         directory: Path,
         index: Index,
         retaining: Retaining,
+        *,
         end: Callable[[], End],
         append: Callable[[LowWaterRecord | CheckpointRecord], Landing],
+        makes_seals: bool,
         on_trouble: Callable[[str], None],
         thread: type[KeepingThread[Work]] = KeepingThread,
     ) -> None:
@@ -67,12 +69,14 @@ class Keeping:
         self._retaining = retaining
         self._end = end
         self._append = append
+        self._makes_seals = makes_seals
         self._on_trouble = on_trouble
         self._thread = thread(self._done)
         self._under_way = False
         self._stopping = False
         self._trouble: str | None = None
         self._replaced: list[Sealed] = []
+        self._unproven = list(index.sealed)
 
     def start(self) -> None:
         self._thread.start()
@@ -106,31 +110,39 @@ class Keeping:
     def _next(self) -> Work | ToRecord | None:
         if self._replaced:
             replaced, self._replaced = self._replaced, []
-            return partial(self._remove, replaced)
-        if self._index.waiting:
-            return partial(self._seal, self._index.waiting[0])
+            return Work("removing seals that others have replaced", partial(self._remove, replaced))
+        if self._index.waiting and self._makes_seals:
+            book = self._index.waiting[0]
+            return Work(f"sealing segment {book.number}", partial(self._seal, book))
         sealed = self._index.sealed
         gone = [seal for seal in sealed if seal.document.last <= self._retaining.base.segment]
         if gone:
             del sealed[: len(gone)]
-            return partial(self._remove, gone)
+            return Work("removing seals of what is gone", partial(self._remove, gone))
+        if (step := self._retaining.next(self._end(), self._breathe)) is not None:
+            return step
         if len(sealed) > SEALS_MAX:
-            return partial(self._merge, *pair_to_merge(sealed), self._retaining.base)
-        return self._retaining.next(self._end(), self._breathe)
+            older, newer = pair_to_merge(sealed)
+            name = f"merging {older.path.name} and {newer.path.name}"
+            return Work(name, partial(self._merge, older, newer, self._retaining.base))
+        while self._unproven:
+            if (seal := self._unproven.pop()) in sealed:
+                return Work(f"reading {seal.path.name}", partial(self._prove, seal))
+        return None
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
     def _done(self, work: Work) -> Told:
         try:
-            told = work()
+            told = work.do()
         except Exception as error:  # a bug too: upkeep must not end without a word
             if self._stopping:
                 return self._finished
-            return partial(self._failed, _cause(error))
+            return partial(self._failed, f"{work.name}: {_cause(error)}")
         return partial(self._told, told)
 
     def _seal(self, book: Book) -> Told:
-        path = book.write_seal(self._files, self._directory)
+        path = book.write_seal(self._files, self._directory, self._thread.breathe)
         with suppress(OSError):  # a file system that makes no holes: the zeros stay
             if book.is_of_this_run:  # one that was found may have a torn tail, which stays where it is
                 self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
@@ -139,6 +151,14 @@ class Keeping:
     def _merge(self, older: Sealed, newer: Sealed, base: End) -> Told:
         path = merged(self._files, self._directory, older, newer, base, self._breathe)
         return partial(self._replace, older, newer, Sealed.open(self._files, path))
+
+    def _prove(self, seal: Sealed) -> Told:
+        """A look-up reads one block, so damage would be met when a request is refused. It is told before, and once."""
+        try:
+            seal.prove(self._breathe)
+        except LedgerDamaged as damage:
+            return partial(self._on_trouble, str(damage))
+        return lambda: None
 
     def _remove(self, seals: list[Sealed]) -> Told:
         for seal in seals:

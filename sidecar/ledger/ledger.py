@@ -21,7 +21,6 @@ from msgspec import structs
 
 from sidecar.config.values import smallest_segment_bytes
 from sidecar.contract.values import (
-    STORED_AS_IS,
     BeginRecord,
     CheckpointRecord,
     ClosedRecord,
@@ -31,10 +30,10 @@ from sidecar.contract.values import (
 )
 from sidecar.ledger import format as on_disk
 from sidecar.ledger import recovery, spares
+from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.face import Recorded
-from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
+from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import Book, WindowOf, key_of
 from sidecar.ledger.keeping import Keeping
 from sidecar.ledger.landing import Landing, Place
@@ -75,6 +74,7 @@ class Ledger:
         self._live: set[bytes] = set()
         self._on_the_way: set[bytes] = set()  # requests with a record queued: a second one would be a wrong line
         self._left_open = {key_of(begin.caller_runtime_id, begin.request_id): begin for begin in found.indeterminate}
+        self._keeps_up = False
         self._landed: End  # where the record ends; known to the Trio side alone
         self._writer: Writer
         self._room: Room
@@ -99,14 +99,16 @@ class Ledger:
         randbytes: Callable[[int], bytes] = secrets.token_bytes,
         threads: Threads = _THREADS,
         listeners: Listeners = _NOBODY,
-        window_of: WindowOf = lambda caller: 0,
+        window_of: WindowOf | None = None,
         retention_days: int | None = None,
         on_pressure: Callable[[str | None], None] = lambda why: None,
         on_trouble: Callable[[str], None] = lambda why: None,
+        on_dropped: Callable[[End, Dropped], None] = lambda end, dropped: None,
     ) -> Ledger:
         """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
 
-        `listeners` hear what is on record. `window_of` gives a caller's window in seconds, 0 for one that has none.
+        `listeners` hear what is on record. `window_of` gives a caller's window in seconds, 0 for one that has
+        none; without it no seals are made, whose sums are by these.
         Segments of which all is older than `retention_days` are dropped while it runs; None keeps all.
         `on_pressure` is told why when pressure begins, and None when it is over; `on_trouble` of upkeep that failed.
         """
@@ -117,10 +119,12 @@ class Ledger:
             clock_unix_ms=clock_unix_ms,
             randbytes=randbytes,
             threads=threads,
-            window_of=window_of,
+            window_of=window_of or (lambda caller: 0),
+            makes_seals=window_of is not None,
             retention_days=retention_days,
             on_pressure=on_pressure,
             on_trouble=on_trouble,
+            on_dropped=on_dropped,
         )
         files = files or DiskFiles()
         files.make_directory(directory)
@@ -160,7 +164,15 @@ class Ledger:
             self._files,
             self._directory,
             self._index,
-            Retaining(self._files, self._directory, opening, terms.retention_days, terms.clock_unix_ms),
+            Retaining(
+                self._files,
+                self._directory,
+                opening,
+                terms.retention_days,
+                terms.clock_unix_ms,
+                terms.on_dropped,
+            ),
+            makes_seals=terms.makes_seals,
             end=lambda: self._landed,
             append=self.append,
             on_trouble=terms.on_trouble,
@@ -170,7 +182,6 @@ class Ledger:
     def _begin_in(self, slot: Slot, end: End) -> None:
         clock_unix_ms, segment_bytes = self._terms.clock_unix_ms, self._terms.segment_bytes
         incarnation = end.incarnation + 1
-        self._upkeep_due_unix_ms = clock_unix_ms() + _UPKEEP_MS
         slot.number = end.segment + 1
         if self._index.book.number:
             self._index.ended(end)
@@ -195,7 +206,7 @@ class Ledger:
         terms = self._terms
         self._index.book = Book(slot.number, terms.segment_bytes, before, terms.window_of, is_of_this_run=True)
         self._landed = structs.replace(before, segment=slot.number)
-        self._segment_began_unix_ms = self._terms.clock_unix_ms()
+        self._segment_began_unix_ms = self._kept_up_unix_ms = self._terms.clock_unix_ms()
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -205,6 +216,7 @@ class Ledger:
         self._writer.start()
         self._spare_maker.start()
         self._keeping.start()
+        self._keeps_up = True
         self._spare_maker.want(self._spares_wanted)
         clean = False
         try:
@@ -317,13 +329,14 @@ class Ledger:
             self._keeping.try_again()
         self._index.book.records += len(framed_bytes)
         self._landed = structs.replace(self._landed, offset=batch.end, head=batch.head, batch=batch.number)
-        if (now := self._terms.clock_unix_ms()) >= self._upkeep_due_unix_ms:
+        if self._keeps_up and not 0 <= (now := self._terms.clock_unix_ms()) - self._kept_up_unix_ms < _UPKEEP_MS:
             self._upkeep(now)
         self._room.landed(batch.slot, batch.end, framed_bytes)
 
     def _upkeep(self, now_unix_ms: int) -> None:
         """While records come: what retention may drop is in segments that have ended, so none lasts for ever."""
-        self._upkeep_due_unix_ms = now_unix_ms + _UPKEEP_MS
+        self._kept_up_unix_ms = now_unix_ms
+        self._segment_began_unix_ms = min(self._segment_began_unix_ms, now_unix_ms)  # a clock can be set back
         if now_unix_ms - self._segment_began_unix_ms >= DAY_MS:
             self._room.turn()
         self._keeping.try_again()
@@ -381,19 +394,7 @@ class Ledger:
     # --- replay -----------------------------------------------------------------------------------------------
 
     async def read_response(self, recorded: Recorded) -> bytes:
-        assert recorded.completed is not None
         try:
-            body = await trio.to_thread.run_sync(self._read_back.record, recorded.completed)
-        except FormatFault as fault:
-            raise RecordDamaged(f"the recorded answer can't be read back: {fault}") from fault
-        except (OSError, RuntimeError) as fault:  # the second: no thread can be started
+            return await trio.to_thread.run_sync(self._read_back.response, recorded)
+        except RuntimeError as fault:  # no thread can be started
             raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
-        completed = body.completed
-        if not completed or (completed.begin_segment, completed.begin_offset) != (
-            recorded.begin.segment,
-            recorded.begin.offset,
-        ):
-            raise RecordDamaged("the recorded answer can't be read back: another record stands in its place")
-        if completed.response[:1] != STORED_AS_IS:
-            raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
-        return completed.response[1:]

@@ -37,10 +37,15 @@ _NO_BOOK: Final = 0
 
 class Listeners(Struct, frozen=True, kw_only=True):
     """Who hears of what an opening finds: of each request that nothing on record has ended, and of sums of the rest:
-    the caller, an instant of a window of its, and what was charged in that."""
+    the caller, an instant of a window of its, and what was charged in that. Where windows have another length than they
+    had, it is not known what was charged in those before the present one: the caller, and that one's start. And where
+    segments were dropped, what expired up to an instant may be missing.
+    """
 
     on_open: Callable[[BeginRecord], None] = lambda begin: None
     on_sum: Callable[[str, int, int], None] = lambda caller, at_unix_ms, charged_micro_usd: None
+    on_unknown: Callable[[str, int], None] = lambda caller, until_unix_ms: None
+    on_dropped: Callable[[int], None] = lambda low_water_unix_ms: None
 
 
 Begun = BeginRecord | BeginAtOpen  # the second, of the many that are read, with its digests and prices unread
@@ -60,18 +65,19 @@ class Opening:
     """One opening of the ledger in `directory`; what it came to stands in its attributes."""
 
     def __init__(
-        self, files: DiskFiles, directory: Path, *, window_of: WindowOf, now_unix_ms: int, listeners: Listeners
+        self, files: DiskFiles, directory: Path, *, window_of: WindowOf | None, now_unix_ms: int, listeners: Listeners
     ) -> None:
         self._files = files
         self._directory = directory
-        self._window_of = window_of
+        self._makes_seals = window_of is not None
+        self._window_of: WindowOf = window_of or (lambda caller: 0)
         self._now_unix_ms = now_unix_ms
         self._listeners = listeners
         self.read_back = ReadBack(files, directory)
         self.base = End()
         self.dropped = Dropped()
         self.checkpoint_sha256 = b""
-        self.index = Index(self.read_back, Book(_NO_BOOK, 0, End(), window_of))
+        self.index = Index(self.read_back, Book(_NO_BOOK, 0, End(), self._window_of))
         self.open: tuple[BeginRecord, ...] = ()
         self._open: dict[tuple[int, ...], tuple[bytes, Begun, int]] = {}  # place -> key, record, its length
         self._open_before: set[bytes] = set()
@@ -89,6 +95,8 @@ class Opening:
         self._sealed_until = start.segment
         self._take_open()
         self._take_sums()
+        if self.base.segment:
+            self._listeners.on_dropped(self.base.low_water_unix_ms)
         self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
         self._check_checkpoint()
         self.tell()
@@ -175,6 +183,7 @@ class Opening:
 
     def _check_neighbours(self) -> None:
         """Seals continue each other, and their segments are there, as long as they were."""
+        self._check_whose()
         before = self.base
         for seal in self.index.sealed:
             said = seal.document
@@ -190,6 +199,21 @@ class Opening:
             before = said.end
         for row in self.rows:
             self._check_length(segment_path(self._directory, row.number), row.segment_bytes)
+
+    def _check_whose(self) -> None:
+        """A seal speaks of the segments that stand here: else it is blamed, and not they."""
+        for seal in self.index.sealed:
+            said = seal.document
+            first = max(said.first, self.base.segment + 1)
+            there = [number for number in recovery.segments_in(self._files, self._directory) if number >= first]
+            if not there:
+                continue
+            before = recovery.start_of(self._files, self._directory, there[0])
+            is_first = there[0] == said.first
+            if before.ledger_id != said.end.ledger_id or (
+                is_first and (before.offset, before.head) != (said.before_end, said.before_head)
+            ):
+                raise LedgerDamaged(seal.path, 0, f"a seal of the segments from {first} on that are here", SEAL_AGAIN)
 
     def _check_length(self, path: Path, segment_bytes: int) -> None:
         try:
@@ -223,20 +247,22 @@ class Opening:
 
     def _take_sums(self) -> None:
         for seal in self.index.sealed:
-            other = set()
+            changed = set()
             for row in seal.document.sums:
                 seconds = self._window_of(row.caller)
                 if seconds and seconds != row.window_seconds:
-                    other.add(row.caller)
+                    changed.add(row.caller)
             for row in seal.document.sums:
-                if row.caller not in other and row.window_seconds:
+                if row.caller not in changed and row.window_seconds:
                     self._listeners.on_sum(row.caller, row.window_start_unix_ms, row.charged_micro_usd)
-            if other:
-                self._read_again(seal, other)
+            if changed:
+                self._read_again(seal, changed)
 
     def _read_again(self, seal: Sealed, callers: set[str]) -> None:
         """Whose windows have another length by now: what they have been charged in the present one."""
         starts = {caller: window_start(self._now_unix_ms, self._window_of(caller)) for caller in callers}
+        for caller, present in starts.items():
+            self._listeners.on_unknown(caller, present)
         for row in seal.document.segments:
             if row.number > self.base.segment and row.admitted_until_unix_ms >= min(starts.values()):
                 for begin, charged in self._charges_in(row):
@@ -266,7 +292,8 @@ class Opening:
         if self.index.book.number:
             self._sum_up()
             self.index.ended(before, self._open)
-            self._seal()
+            if self._makes_seals:
+                self._seal()
         self.index.book = Book(header.segment, header.segment_bytes, before, self._window_of)
 
     def _seal(self) -> None:

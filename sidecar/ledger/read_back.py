@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from sidecar.contract.values import BeginRecord, RecordBody
+from sidecar.contract.values import STORED_AS_IS, BeginRecord, RecordBody
 from sidecar.ledger import format as on_disk
+from sidecar.ledger.face import Recorded
+from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.landing import Place
@@ -17,7 +19,7 @@ _AT_ONCE_BYTES: Final = 2048  # most Begins are shorter
 
 
 class ReadBack:
-    """Every method raises OSError, or FormatFault where other bytes than the record's stand in its place."""
+    """Every other method raises OSError, or FormatFault where other bytes than the record's stand in its place."""
 
     def __init__(self, files: DiskFiles, directory: Path) -> None:
         self._files = files
@@ -28,6 +30,22 @@ class ReadBack:
     def record(self, place: Place) -> RecordBody:
         """From its segment's file alone: of one that is gone it is FileNotFoundError."""
         return on_disk.decode_record(self._read(place.segment, place.offset, place.length))
+
+    def response(self, recorded: Recorded) -> bytes:
+        """The frame of a completed request as it was sent. Raises only LedgerUnavailable, RecordDamaged."""
+        assert recorded.completed is not None
+        try:
+            completed = self.record(recorded.completed).completed
+        except FormatFault as fault:
+            raise RecordDamaged(f"the recorded answer can't be read back: {fault}") from fault
+        except OSError as fault:
+            raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
+        begin = recorded.begin.segment, recorded.begin.offset
+        if not completed or (completed.begin_segment, completed.begin_offset) != begin:
+            raise RecordDamaged("the recorded answer can't be read back: another record stands in its place")
+        if completed.response[:1] != STORED_AS_IS:
+            raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
+        return completed.response[1:]
 
     def begin(self, segment: int, offset: int) -> tuple[BeginRecord, Place]:
         """The Begin at this place, also where only a checkpoint has it, and with its length."""

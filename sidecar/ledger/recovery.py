@@ -209,6 +209,7 @@ def start_of(files: DiskFiles, directory: Path, segment: int) -> End:
     path = segment_path(directory, segment)
     descriptor = files.open_to_read(path)
     try:
+        files.forget_cache(descriptor)
         header = on_disk.decode_segment_header(files.read(descriptor, BLOCK_BYTES, 0))
         first = files.read(descriptor, BLOCK_BYTES, BLOCK_BYTES)
     except FormatFault as fault:

@@ -10,16 +10,19 @@ from msgspec import Struct
 
 from sidecar.contract.values import CheckpointRecord, LowWaterRecord
 from sidecar.ledger import checkpoint as checkpoints
-from sidecar.ledger.checkpoint import Checkpoint
+from sidecar.ledger.checkpoint import Checkpoint, Dropped, less
 from sidecar.ledger.commit_thread import Told
 from sidecar.ledger.files import DiskFiles
-from sidecar.ledger.index import Index
 from sidecar.ledger.opening import Opening
-from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.retention import Going, checkpoint_of, going, remove_gone
 from sidecar.ledger.seal_format import End
 
-Work = Callable[[], Told]
+
+class Work(Struct, frozen=True):
+    """A job for the thread, in words for who hears that it failed; what it returns is called on the Trio side."""
+
+    name: str
+    do: Callable[[], Told]
 
 
 class ToRecord(Struct, frozen=True):
@@ -33,14 +36,21 @@ class Retaining:
     """Known to the Trio side alone; what it gives as work is for the thread, and tells what changes here."""
 
     def __init__(
-        self, files: DiskFiles, directory: Path, opening: Opening, retention_days: int | None, clock: Callable[[], int]
+        self,
+        files: DiskFiles,
+        directory: Path,
+        opening: Opening,
+        retention_days: int | None,
+        clock_unix_ms: Callable[[], int],
+        on_dropped: Callable[[End, Dropped], None],
     ) -> None:
         self._files = files
         self._directory = directory
-        self._index: Index = opening.index
-        self._read_back: ReadBack = opening.read_back
+        self._index = opening.index
+        self._read_back = opening.read_back
         self._retention_days = retention_days
-        self._clock_unix_ms = clock
+        self._clock_unix_ms = clock_unix_ms
+        self._on_dropped = on_dropped
         self.base = opening.base
         self.dropped = opening.dropped
         self._unsaid: CheckpointRecord | None = None
@@ -53,7 +63,8 @@ class Retaining:
         if self._unsaid is not None:
             return ToRecord(self._unsaid, self._said)
         if self._leftovers:
-            return partial(self._remove, self.base.segment)
+            until = self.base.segment
+            return Work(f"removing segments up to {until}", partial(self._remove, until))
         if self._retention_days is None:
             return None
         rows = [row for seal in self._index.sealed for row in seal.document.segments if row.number > self.base.segment]
@@ -62,7 +73,8 @@ class Retaining:
             return None
         if gone.low_water_unix_ms > end.low_water_unix_ms:
             return ToRecord(LowWaterRecord(expires_at_unix_ms=gone.low_water_unix_ms), lambda: None)
-        return partial(self._write, gone, end, breathe)
+        name = f"writing the checkpoint of segment {gone.last.number}"
+        return Work(name, partial(self._write, gone, end, breathe))
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
@@ -80,6 +92,7 @@ class Retaining:
 
     def _written(self, checkpoint: Checkpoint, digest: bytes) -> None:
         """What is looked up from now on is found without the segments that go."""
+        self._on_dropped(checkpoint.end, less(checkpoint.dropped, self.dropped))
         self.base, self.dropped = checkpoint.end, checkpoint.dropped
         self._read_back.kept = {(one.segment, one.offset): one.framed for one in checkpoint.begins}
         self._read_back.dropped_until = checkpoint.end.segment

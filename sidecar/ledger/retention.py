@@ -22,6 +22,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from sidecar.contract.values import U64_MAX
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger.checkpoint import Checkpoint, Dropped, KeptBegin
 from sidecar.ledger.faults import RESTORE, LedgerDamaged
@@ -34,6 +35,7 @@ from sidecar.ledger.seal_format import End, SegmentRow, begins_until, decode_ent
 from sidecar.ledger.sealed import Sealed
 
 DAY_MS: Final = 86_400_000
+_EMPTY_MAX: Final = 64  # segments in a row, as starts without a request leave them
 
 
 class Going(Struct, frozen=True):
@@ -56,8 +58,11 @@ def going(rows: Iterable[SegmentRow], *, now_unix_ms: int, retention_days: int) 
             break
         gone.append(row)
         low_water_unix_ms = max(low_water_unix_ms, row.expires_until_unix_ms)
-    while gone and not gone[-1].begins:  # nothing in it has an age; it goes with the next that is old
-        gone.pop()
+    of_requests = max((number for number, row in enumerate(gone, start=1) if row.begins), default=0)
+    if (
+        len(gone) - of_requests < _EMPTY_MAX
+    ):  # they have no age, and go with the next that is old, or when they are many
+        del gone[of_requests:]
     return Going(tuple(gone), low_water_unix_ms) if gone else None
 
 
@@ -79,7 +84,9 @@ def checkpoint_of(
             records=dropped.records + sum(one.records for one in going.rows),
             begins=dropped.begins + sum(one.begins for one in going.rows),
             completions=dropped.completions + sum(one.completions for one in going.rows),
-            charged_micro_usd=dropped.charged_micro_usd + sum(one.charged_micro_usd for one in going.rows),
+            charged_micro_usd=min(
+                dropped.charged_micro_usd + sum(one.charged_micro_usd for one in going.rows), U64_MAX
+            ),
         ),
         end=End(
             ledger_id=before.ledger_id,

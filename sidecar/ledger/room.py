@@ -92,6 +92,8 @@ class Room:
     def turn(self) -> bool:
         """What is placed from now on goes to a new segment, if all live requests can be settled without the rest of
         this one. Whether it is so."""
+        if self._landed_end == BLOCK_BYTES and not self._pending_bytes:
+            return False  # nothing is placed in this one: it would have no file
         there = (self._segment_bytes - BLOCK_BYTES) // SETTLE_BYTES + (len(self.spares) - 1) * self._a_spare_settles
         if not self.spares or there < self.live + 2:
             return False

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from sidecar.contract.values import U64_MAX
 from sidecar.ledger import seal_format as on_disk
 from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged, LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
@@ -81,18 +82,30 @@ class Sealed:
             raise RecordDamaged(f"{self.path.name} is damaged at byte {number * BLOCK_BYTES}")
         return block
 
+    def prove(self, breathe: GoOn = lambda: None) -> None:
+        """Raises LedgerDamaged where a block is not as it was written."""
+        for number, piece in self._pieces(breathe):
+            for at in range(0, len(piece), BLOCK_BYTES):
+                self._check(piece[at : at + BLOCK_BYTES], number * BLOCK_BYTES + at)
+
     def entries(self, breathe: GoOn = lambda: None) -> Iterator[bytes]:
         """All of them, encoded, in the order of their keys. `breathe` is called now and then."""
+        for number, piece in self._pieces(breathe):
+            for at in range(0, len(piece), BLOCK_BYTES):
+                block = piece[at : at + BLOCK_BYTES]
+                self._check(block, number * BLOCK_BYTES + at)
+                yield from on_disk.entries_of(block)
+
+    def _pieces(self, breathe: GoOn) -> Iterator[tuple[int, bytes]]:
+        """Blocks, some at once, each time with the number of the first."""
         for number in range(0, len(self._fences), _BLOCKS_AT_ONCE):
             breathe()
-            at = number * BLOCK_BYTES
-            piece = self._files.read(self._descriptor, _BLOCKS_AT_ONCE * BLOCK_BYTES, at)
-            blocks = min(_BLOCKS_AT_ONCE, len(self._fences) - number)
-            for begin in range(0, blocks * BLOCK_BYTES, BLOCK_BYTES):
-                block = piece[begin : begin + BLOCK_BYTES]
-                if not on_disk.block_is_whole(block, self._seed):
-                    raise LedgerDamaged(self.path, at + begin, "a block whose CRC fits", SEAL_AGAIN)
-                yield from on_disk.entries_of(block)
+            count = min(_BLOCKS_AT_ONCE, len(self._fences) - number)
+            yield number, self._files.read(self._descriptor, count * BLOCK_BYTES, number * BLOCK_BYTES)
+
+    def _check(self, block: bytes, offset: int) -> None:
+        if not on_disk.block_is_whole(block, self._seed):
+            raise LedgerDamaged(self.path, offset, "a block whose CRC fits", SEAL_AGAIN)
 
 
 def _decoded(files: DiskFiles, path: Path, descriptor: int) -> Seal:
@@ -204,7 +217,9 @@ def merged(
             sums=_added(first.sums, second.sums, base.low_water_unix_ms if is_cut else 0),
         )
 
-    entries = _without_dropped(_merged(older.entries(breathe), newer.entries(), newer.path), base.segment)
+    # What was dropped is left out first: its ids may have been used again since.
+    kept, added = (_without_dropped(seal.entries(breathe), base.segment) for seal in (older, newer))
+    entries = _merged(kept, added, newer.path)
     seed = on_disk.seed_of(second.end.ledger_id, rows[0].number, rows[-1].number)
     return write_seal(files, directory, entries, seed, document)
 
@@ -219,7 +234,7 @@ def _merged(older: Iterator[bytes], newer: Iterator[bytes], path: Path) -> Itera
             continue
         if one[:KEY_BYTES] == other[:KEY_BYTES]:
             if one[_BEGIN] != other[_BEGIN]:
-                raise LedgerDamaged(path, 0, "a request that had not begun before")
+                raise LedgerDamaged(path, 0, "a request that had not begun before", SEAL_AGAIN)
             one = next(older, None)
         yield other
         other = next(newer, None)
@@ -244,5 +259,5 @@ def _added(first: Iterable[WindowSum], second: Iterable[WindowSum], low_water_un
         ended = row.window_seconds and row.window_start_unix_ms + 1000 * row.window_seconds <= low_water_unix_ms
         if not ended:
             key = row.caller, row.window_seconds, row.window_start_unix_ms
-            sums[key] = sums.get(key, 0) + row.charged_micro_usd
+            sums[key] = min(sums.get(key, 0) + row.charged_micro_usd, U64_MAX)
     return tuple(WindowSum(*key, charged) for key, charged in sorted(sums.items()))

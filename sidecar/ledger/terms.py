@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.index import WindowOf
+from sidecar.ledger.seal_format import End
 from sidecar.ledger.threads import Threads
 
 
@@ -19,6 +21,8 @@ class Terms(Struct, frozen=True, kw_only=True):
     randbytes: Callable[[int], bytes]
     threads: Threads
     window_of: WindowOf
+    makes_seals: bool
     retention_days: int | None
     on_pressure: Callable[[str | None], None]
     on_trouble: Callable[[str], None]
+    on_dropped: Callable[[End, Dropped], None]

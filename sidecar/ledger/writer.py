@@ -270,6 +270,7 @@ class Writer:
 
     def _put_to_use(self, slot: Slot) -> None:
         """The spare becomes the next segment: header, sync, name, sync of the directory, and only then a batch."""
+        assert self._slot is None or slot.number == self._slot.number + 1, "a segment is left out"
         header = SegmentHeader(
             ledger_id=self._ledger_id,
             salt=slot.salt,

@@ -174,6 +174,7 @@ async def copied(
         files=files,
         clock_unix_ms=clock_unix_ms,
         randbytes=randbytes,
+        window_of=lambda caller: 0,  # no configuration is known here
     )
     copier = _Copier(ledger, window_records)
     await copier.copy(salvage, between, lambda: low_water(salvage, clock_unix_ms(), lifetime_ms_least))

@@ -71,7 +71,7 @@ class Reservations:
             return None
         start = account.window_start(now_unix_ms)
         if start < account.kept_from_unix_ms:
-            return f"what was spent in the window from {start} is no longer kept: the clock has stepped back"
+            return f"what was spent in the window from {start} is not known: the clock has stepped back"
         return (
             f"{amount_micro_usd} micro-USD are needed, {account.spent(start)} spent and {account.reserved(start)}"
             f" reserved of {account.ceiling_micro_usd} in the window of {account.window_seconds} s from {start}"

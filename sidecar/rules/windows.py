@@ -95,6 +95,10 @@ class Account:
             reserved=dict(self._reserved),
         )
 
+    def forget(self, until_unix_ms: int) -> None:
+        """What was charged before this instant, a window's start, is not known in full: nothing is admitted there."""
+        self.kept_from_unix_ms = max(self.kept_from_unix_ms, until_unix_ms)
+
     def _forget_old(self) -> None:
         """All but the newest windows, and those in which something is open."""
         oldest_kept = sorted(self._spent)[-WINDOWS_KEPT]

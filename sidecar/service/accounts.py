@@ -25,7 +25,16 @@ def listeners_of(accounts: Mapping[str, Account], tally: Tally) -> Listeners:
             account.settle(admitted_at_unix_ms, 0, charge_micro_usd)
         tally.ended(caller, admitted_at_unix_ms, 0, charge_micro_usd)
 
-    return Listeners(on_open=held, on_sum=charged)
+    def unknown(caller: str, until_unix_ms: int) -> None:
+        if account := accounts.get(caller):
+            account.forget(until_unix_ms)
+
+    def dropped(low_water_unix_ms: int) -> None:
+        """Of windows that reach back so far: by a clock that was ahead, the present one may be among them."""
+        for account in accounts.values():
+            account.forget(account.window_start(low_water_unix_ms) + 1000 * account.window_seconds)
+
+    return Listeners(on_open=held, on_sum=charged, on_unknown=unknown, on_dropped=dropped)
 
 
 def windows_of(accounts: Mapping[str, Account]) -> WindowOf:

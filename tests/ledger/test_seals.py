@@ -197,7 +197,8 @@ async def test_upkeep_that_fails_is_said_refuses_nothing_and_is_made_good(
     async with ledger.running():
         await fill(ledger, range(10))
         assert said
-        assert set(said) == {"No space left on device"}
+        assert {why.split(": ")[1] for why in said} == {"No space left on device"}
+        assert said[0].startswith("sealing segment ")
         assert ledger.poisoned is None
         assert ledger.pressure is None
         assert all(ledger.find("dungeon", f"request-{number}") for number in range(10))

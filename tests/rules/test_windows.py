@@ -232,7 +232,7 @@ def test_a_clock_that_steps_back_past_all_that_is_kept_is_refused_and_told_why()
         account.reserve(second * 1000, 1)
         account.settle(second * 1000, 1, 1)
     assert held.over_ceiling("a", 10_000, 1) == (
-        "what was spent in the window from 10000 is no longer kept: the clock has stepped back"
+        "what was spent in the window from 10000 is not known: the clock has stepped back"
     )
     assert held.over_ceiling("a", 3 * WINDOWS_KEPT * 1000, 1) is None
 
