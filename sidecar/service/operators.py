@@ -47,7 +47,7 @@ from sidecar.rules.conservation import Compared
 from sidecar.rules.reservations import Reservations
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.conservation_lines import told_mismatches
-from sidecar.service.errors import error_frame
+from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.peer import Peer
 from sidecar.service.resolution import resolved_record
 from sidecar.service.tasks import Start
@@ -111,7 +111,11 @@ class Operators:
 
     def _resolve(self, peer: Peer, asked: OperatorResolve, answer: GiveAnswer) -> None:
         key = asked.caller_runtime_id, asked.request_id
-        recorded = self._ledger.find(*key)
+        try:
+            recorded = self._ledger.find(*key)
+        except LedgerUnavailable as fault:
+            answer(unreadable(self._log, fault, *key))
+            return
         if (why_not := self._why_not(key, recorded)) is not None:
             answer(_not_settled(asked, *why_not))
             return
@@ -185,7 +189,13 @@ class Operators:
             except GivenUp:
                 return _refused(asked, "shutting_down", self._stopped or "")
             except LedgerDamaged as damage:
-                self._log.error("check_failed", segment=damage.segment, offset=damage.offset, expected=damage.expected)
+                self._log.error(
+                    "check_failed",
+                    segment=damage.segment,
+                    offset=damage.offset,
+                    expected=damage.expected,
+                    advice=damage.advice,
+                )
                 return _refused(asked, "internal", f"the ledger can't be read again: {damage}")
             except (NoLedger, OSError, RuntimeError) as fault:  # the last one: no thread can be started
                 self._log.error("check_failed", why=fault)
