@@ -53,7 +53,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     os.EX_DATAERR: "the request can't be taken as it is, or its answer not be carried: change it",
     os.EX_NOINPUT: "stdin can't be read",
     os.EX_UNAVAILABLE: "no daemon on the socket, the connection broke, or the provider can't be reached",
-    os.EX_SOFTWARE: "a bug in the daemon or in this command",
+    os.EX_SOFTWARE: "a bug in the daemon or in this command, or a record that the daemon's disk has damaged",
     os.EX_IOERR: "the answer can't be written to stdout, or the daemon's disk takes no request",
     os.EX_TEMPFAIL: "not now: busy, limited, out of time, or the ceiling of this window is reached",
     os.EX_PROTOCOL: "an answer that makes no sense, from the provider or from what listens on the socket",
@@ -69,7 +69,7 @@ REFUSALS: Final[Mapping[Refusal, Meaning]] = {
         os.EX_DATAERR, "no", f"the request is above the caller's payload_bytes_max: shorten it; {_FIGURES}"
     ),
     "Malformed": Meaning(os.EX_DATAERR, "no", "it breaks a rule of the contract; the daemon's log says which"),
-    "Expired": Meaning(os.EX_DATAERR, "no", "its expiry has passed, or is further ahead than the daemon takes"),
+    "Expired": Meaning(os.EX_DATAERR, "no", "its expiry has passed, is not behind the daemon's low water, or is further ahead than it takes"),
     "ProviderDigestSubstitution": Meaning(os.EX_SOFTWARE, "no", "its digest is not that of its request"),
     "ModelNotAllowed": Meaning(os.EX_NOPERM, "no", "this caller may not use this model, or nothing serves it"),
     "OutputBound": Meaning(
