@@ -157,8 +157,9 @@ def _lines(told: dict[str, Any], new: Path) -> Iterator[str]:
         charged = _money(told["unattributed_micro_usd"])
         yield _row("lost", f"{len(lost)} requests whose end is left and whose begin is not; no sum has their {charged}")
     if told["low_water"]["why"]:
-        expired = instant(told["low_water"]["expires_at_unix_ms"])
-        yield _row("low water", f"what expires up to {expired} UTC is refused as Expired ({told['low_water']['why']})")
+        until = instant(told["low_water"]["expires_at_unix_ms"])
+        why = told["low_water"]["why"]
+        yield _row("low water", f"{why} = until {until} UTC: what expires by then is refused as Expired")
     yield _row("new head", f"{after['chain_head']}, after batch {after['batch']}")
     yield _row("report", str(new / REPORT_NAME))
 

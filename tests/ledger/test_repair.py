@@ -22,6 +22,7 @@ from kit.ledger_view import LedgerView
 from kit.small_ledgers import BLOCK, SEGMENT_BYTES, contents_of, open_small, segment_name, session, three_segments
 from kit.whole_records import records_of
 
+from sidecar.cli.ledger_reading import instant
 from sidecar.cli.ledger_repair import repair
 from sidecar.cli.main import main
 from sidecar.cli.stops import Stopped
@@ -461,6 +462,7 @@ def test_a_disk_that_fails_at_any_call_leaves_no_directory_of_the_final_name(dir
 KILLED_AT = """
 import os, sys
 from pathlib import Path
+from sidecar.cli.ledger_reading import instant
 from sidecar.cli.ledger_repair import repair
 from sidecar.ledger.files import DiskFiles
 
@@ -648,7 +650,10 @@ def test_the_low_water_reaches_as_far_as_the_configuration_lets_a_request_live(
     config.write_text(re.sub(r"(?m)^#? ?expiry_skew_seconds_max = .*$", "expiry_skew_seconds_max = 86_400", toml))
     assert "86_400" in config.read_text()
     assert main(["ledger", "repair", str(directory), str(new), "--config", str(config)]) == 0
-    assert "86400000 ms, the longest that a request was given" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    until = json.loads((new / "repair-report.json").read_bytes())["low_water"]["expires_at_unix_ms"]
+    assert "plus 86400000 ms, the longest that a request was given" in out
+    assert f" = until {instant(until)} UTC: what expires by then is refused as Expired\n" in out
 
 
 def test_an_end_whose_answer_names_another_request_is_not_its_own(tmp_path: Path) -> None:
