@@ -69,7 +69,11 @@ REFUSALS: Final[Mapping[Refusal, Meaning]] = {
         os.EX_DATAERR, "no", f"the request is above the caller's payload_bytes_max: shorten it; {_FIGURES}"
     ),
     "Malformed": Meaning(os.EX_DATAERR, "no", "it breaks a rule of the contract; the daemon's log says which"),
-    "Expired": Meaning(os.EX_DATAERR, "no", "its expiry has passed, is not behind the daemon's low water, or is further ahead than it takes"),
+    "Expired": Meaning(
+        os.EX_DATAERR,
+        "no",
+        "its expiry has passed, is not behind the daemon's low water, or is further ahead than it takes",
+    ),
     "ProviderDigestSubstitution": Meaning(os.EX_SOFTWARE, "no", "its digest is not that of its request"),
     "ModelNotAllowed": Meaning(os.EX_NOPERM, "no", "this caller may not use this model, or nothing serves it"),
     "OutputBound": Meaning(

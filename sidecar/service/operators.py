@@ -82,6 +82,7 @@ class Operators:
         self._resolving: set[tuple[str, str]] = set()
         self._one_check = trio.Lock()
         self._stopped: str | None = None
+        self._stranger_told_in_second = -1
 
     @property
     def resolving(self) -> int:
@@ -92,9 +93,10 @@ class Operators:
         """A check under way is given up, and none begins."""
         self._stopped = why
 
-    def take(self, peer: Peer | None, asked: OperatorFrame, start: Start, answer: GiveAnswer) -> None:
-        """Decides one frame; `peer` is None for one that is no operator. `answer` is called once, perhaps at once."""
-        if peer is None:
+    def take(self, peer: Peer, is_operator: bool, asked: OperatorFrame, start: Start, answer: GiveAnswer) -> None:
+        """Decides one frame of this peer. `answer` is called once, perhaps at once."""
+        if not is_operator:
+            self._tell_of_stranger(peer)
             answer(_refused(asked, "not_admitted", "this peer is no operator here"))
         elif self._ledger.poisoned is not None:
             answer(_refused(asked, "ledger_unavailable", self._ledger.poisoned))
@@ -106,6 +108,13 @@ class Operators:
                 answer(await self._checked(peer, asked))
 
             start(check)
+
+    def _tell_of_stranger(self, peer: Peer) -> None:
+        """One line a second at most: anybody who may connect can ask again and again."""
+        second = self._clock_unix_ms() // 1000
+        if second != self._stranger_told_in_second:
+            self._stranger_told_in_second = second
+            self._log.warning("operator_refused", uid=peer.uid, pid=peer.pid, why="no [[operator]] means this peer")
 
     # --- resolve ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from kit import build
 from kit.memory_ledger import MemoryLedger
-from kit.road import HeldConnector, Road, receipt, said
+from kit.road import STRANGER, HeldConnector, Road, receipt, said
 from msgspec import structs
 
 from sidecar.audit.tallying import GivenUp, Tallied
@@ -73,7 +73,11 @@ class Asking:
 
     def ask(self, frame: OperatorFrame) -> None:
         self._road.operators.take(
-            self._peer, frame, self._nursery.start_soon, lambda answer: self.answers.append(msgpack.unpackb(answer))
+            self._peer or STRANGER,
+            self._peer is not None,
+            frame,
+            self._nursery.start_soon,
+            lambda answer: self.answers.append(msgpack.unpackb(answer)),
         )
 
 
@@ -272,10 +276,15 @@ async def test_who_is_no_operator_is_refused_and_the_connection_goes_on(frame: O
         refused = msgpack.unpackb((await ours.receive_some())[4:])
         assert (refused["code"], refused["message"]) == ("not_admitted", "this peer is no operator here")
         assert refused.get("request_id") == getattr(frame, "request_id", None)
+        for _ in range(2):  # a line a second, for whom asks again and again
+            await ours.send_all(framed(canonical.encode(frame)))
+            await ours.receive_some()
         await ours.send_all(framed(build.frame(build.request(request_id="mine"))))
         assert said((await ours.receive_some())[4:]) == "end_turn"
         await ours.send_eof()
     assert road.ledger.completes[0][0].request_id == "mine"
+    [line] = [line for line in road.log.getvalue().splitlines() if " operator_refused " in line]
+    assert 'uid=4321 pid=4712 why="no [[operator]] means this peer"' in line
 
 
 async def test_a_caller_that_has_left_the_configuration_can_be_resolved() -> None:
