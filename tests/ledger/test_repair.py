@@ -58,6 +58,7 @@ def repaired(directory: Path, files: DiskFiles | None = None) -> dict[str, Any]:
     assert main(["ledger", "verify", str(new)]) == 0
     assert not new.with_name("new.partial").exists()
     told: dict[str, Any] = json.loads((new / "repair-report.json").read_bytes())
+    assert told["damaged_directory"] == str(directory.absolute())
     return told
 
 
@@ -577,6 +578,66 @@ def test_the_damaged_directory_takes_no_new_one(directory: Path, capsys: pytest.
     for new in (directory, directory / "new", directory / "new" / "newer"):
         code, said = ended(capsys, directory, new)
         assert (code, "stays as it is" in said) == (os.EX_CANTCREAT, True)
+
+
+def test_a_new_directory_that_is_not_empty_is_said_with_what_helps(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = directory.with_name("new")
+    new.mkdir()
+    (new / "x").touch()
+    assert (
+        f"{new} is there, and is not empty: name a directory that is not there yet" in ended(capsys, directory, new)[1]
+    )
+
+
+def test_a_ledger_of_another_user_is_left_to_that_user(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = directory.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    code, said = ended(capsys, directory, directory.with_name("new"))
+    assert (code, f"the ledger belongs to uid {owner}: run this as that user" in said) == (os.EX_NOPERM, True)
+    assert list(directory.parent.iterdir()) == [directory]
+
+
+def test_a_file_that_may_not_be_read_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Closed(DiskFiles):
+        def open_to_read(self, path: Path) -> int:
+            if path.name == segment_name(2):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return super().open_to_read(path)
+
+    assert repair(directory, directory.with_name("new"), as_json=False, files=Closed()) == os.EX_IOERR
+    told = capsys.readouterr().err
+    assert told == f"sidecar ledger repair: not repaired: {directory / segment_name(2)}: Permission denied\n"
+
+
+@pytest.mark.parametrize("code", [os.EX_DATAERR, os.EX_NOINPUT, os.EX_CANTCREAT, os.EX_TEMPFAIL, os.EX_CONFIG])
+def test_with_json_what_went_wrong_is_an_object(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    files, lock = DiskFiles(), None
+    new, config = tmp_path / "new", tmp_path / "sidecar.toml"
+    config.write_text("")
+    words: list[object] = [directory, new]
+    if code == os.EX_DATAERR:
+        for number in (1, 2, 3):
+            change(directory, number, 0, bytes(SEGMENT_BYTES))
+    elif code == os.EX_NOINPUT:
+        words = [tmp_path / "nowhere", new]
+    elif code == os.EX_CANTCREAT:
+        words = [directory, directory / "new"]
+    elif code == os.EX_TEMPFAIL:
+        lock = take_lock(files, directory)
+    else:
+        words += ["--config", config]
+    assert main(["ledger", "repair", "--json", *map(str, words)]) == code
+    if lock is not None:
+        files.close(lock)
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["ok"], told["exit_code"], list(told), err) == (False, code, ["ok", "exit_code", "error"], "")
 
 
 def test_an_empty_new_directory_is_taken(directory: Path) -> None:
