@@ -252,7 +252,7 @@ def _failure(
     retry, told = meaning.retry, meaning.advice
     if retry == "same_id" and sent is None:
         retry, told = "new_id", "nothing was sent"
-    elif retry == "same_id" and sent is not None:
+    elif retry == "same_id" and sent is not None and not meaning.never_left:
         told = f"{told}; to get its answer: {receipt.again(sent)}"
     return Failure(
         origin=origin,

@@ -369,7 +369,8 @@ def test_while_it_runs_its_slot_is_taken_and_a_retry_is_in_flight_and_after_a_cr
         daemon.kill()
     with running_daemon(tmp_path) as daemon:
         assert main(asking(daemon.socket_path, "hang", *again)) == os.EX_NOPERM
-        assert "Indeterminate" in capsys.readouterr().err
+        assert "Indeterminate" in (said := capsys.readouterr().err)
+        assert "a person decides, with sidecar ledger resolve; a new id may pay twice" in said
 
 
 def test_a_deadline_that_passes_is_a_timeout_said_by_the_daemon(run: Callable[..., Told]) -> None:
@@ -461,6 +462,8 @@ def test_a_socket_that_is_not_there_or_that_nobody_listens_on(run: Callable[...,
         code, out, err = run("hello", at=tmp_path / name)
         assert (code, out) == (os.EX_UNAVAILABLE, "")
         assert err == f"sidecar call: {said} {tmp_path / name}; nothing was sent; {advice}\n"
+    _, out, _ = run("--json", "hello", at=tmp_path / "none")
+    assert json.loads(out)["failure"]["retry"] == "same_id"  # nothing was sent
     assert run("hello", at=tmp_path / "file/below")[0] == os.EX_UNAVAILABLE
     code, _, err = run("hello", at=Path("/" + "x" * 199))
     told = "sidecar call: usage: --socket has 200 bytes; the kernel takes 107; nothing was sent\n"
