@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import trio
 
@@ -49,11 +48,10 @@ from sidecar.service.carrier import GiveAnswer
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.peer import Peer
-from sidecar.service.resolution import resolved_record
+from sidecar.service.resolution import resolved_record, why_not
 from sidecar.service.tasks import Start
 
 ReadAgain = Callable[..., Tallied]
-_NOT_SETTLED: Final = "nothing was changed"
 
 
 class Operators:
@@ -125,8 +123,8 @@ class Operators:
         except LedgerUnavailable as fault:
             answer(unreadable(self._log, fault, *key))
             return
-        if (why_not := self._why_not(key, recorded)) is not None:
-            answer(_not_settled(asked, *why_not))
+        if (found := self._not_to_settle(key, recorded)) is not None:
+            answer(_not_settled(asked, found))
             return
         begin = self._ledger.indeterminate(*key)
         if begin is None or recorded is None:  # it began in this run, and its end could not be recorded
@@ -143,17 +141,15 @@ class Operators:
 
         self._ledger.complete(begin, record).then(landed)
 
-    def _why_not(self, key: tuple[str, str], recorded: Recorded | None) -> tuple[Found, str] | None:
-        """What a request is that there is nothing to decide about, and a sentence."""
+    def _not_to_settle(self, key: tuple[str, str], recorded: Recorded | None) -> Found | None:
+        """What a request is that there is nothing to decide about."""
         if self._reservations.live(*key) is not None:
-            return "running", "it is running: it ends by itself, at its deadline at the latest"
+            return "running"
         if recorded is None:
-            return "unknown", "there is none on record under this id"
+            return "unknown"
         if recorded.completed is not None:
-            return "ended", "it is on record how it ended"
-        if key in self._resolving:
-            return "being_resolved", "another operator's decision is being recorded"
-        return None
+            return "ended"
+        return "being_resolved" if key in self._resolving else None
 
     def _resolved(
         self, peer: Peer, asked: OperatorResolve, begin: BeginRecord, record: CompletedRecord, how: Landed
@@ -241,14 +237,14 @@ def _checked_frame(batch: int, head: bytes, compared: Compared) -> bytes:
     )
 
 
-def _not_settled(asked: OperatorResolve, found: Found, why: str) -> bytes:
+def _not_settled(asked: OperatorResolve, found: Found) -> bytes:
     return canonical.encode(
         OperatorResolved(
             schema_id=OPERATOR_RESOLVED,
             caller_runtime_id=asked.caller_runtime_id,
             request_id=asked.request_id,
             found=found,
-            message=f"{why}; {_NOT_SETTLED}",
+            message=why_not(found),
         )
     )
 

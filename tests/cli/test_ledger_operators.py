@@ -140,7 +140,8 @@ def test_a_check_is_listeners_of_a_person_and_to_a_program(tmp_path: Path, capsy
         f"chain head: {told['chain_head']}, after batch {told['batch']}\n"
     )
     assert told == {
-        "ok": True, "exit_code": 0, "conserved": True, "windows": 1, "settled_micro_usd": 100, "open_micro_usd": 0, "batch": told["batch"],
+        "ok": True, "exit_code": 0, "conserved": True, "windows": 1,
+        "settled_micro_usd": 100, "open_micro_usd": 0, "batch": told["batch"],
         "chain_head": told["chain_head"], "mismatches": [],
     }  # fmt: skip
     assert (told["chain_head"], told["batch"]) == (verified["chain_head"], verified["batches"])
@@ -220,4 +221,6 @@ def test_a_wrong_command_line_is_64(
     with pytest.raises(SystemExit) as raised:
         resolved(*where, **changes)
     assert raised.value.code == os.EX_USAGE
-    assert "sidecar ledger resolve" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "sidecar ledger resolve" in said
+    assert ("not both" in said) == (where == ("a", "--socket", "b"))
