@@ -50,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verifying.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
 
     showing = _tool(tools, "show", "its requests, one a line")
+    showing.description = (
+        "The requests of the ledger in DIRECTORY, one a line: in the order in which they ended, and then those that"
+        " have not, in the order in which they began. What an operator settled is told with who did."
+    )
     showing.add_argument("--caller", metavar="ID", help="only of this caller; default: all")
     showing.add_argument("--model", metavar="NAME", help="only for this model; default: all")
     showing.add_argument("--state", choices=STATES, help="only in this state; default: all")
