@@ -56,6 +56,11 @@ def shell_call() -> list[str]:
     return [sys.executable, "-m", "sidecar", *shlex.split(line)]
 
 
+def operator_call() -> list[str]:
+    [line] = re.findall(r"^\$ sidecar (ledger check .*)$", README, re.MULTILINE)
+    return [sys.executable, "-m", "sidecar", *shlex.split(line)]
+
+
 def test_the_first_config_serves_the_first_client_and_the_first_call(tmp_path: Path) -> None:
     (tmp_path / "sidecar.toml").write_text(block("toml"))
     (tmp_path / "client.py").write_text(block("python"))
@@ -74,6 +79,8 @@ def test_the_first_config_serves_the_first_client_and_the_first_call(tmp_path: P
         called = subprocess.run(shell_call(), cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
         assert called.stdout == "Who goes there?"
         assert "charge:" in called.stderr
+        checked = subprocess.run(operator_call(), cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
+        assert checked.stdout.startswith("the accounts are what the records say\n")
     finally:
         serving.terminate()
         assert serving.wait(timeout=30) == 0
@@ -162,6 +169,18 @@ def test_every_member_of_a_rule_is_explained() -> None:
 def test_every_refusal_is_explained_in_the_order_of_the_contract() -> None:
     explained = re.findall(r"^\| `(\w+)` \|", table("refusal"), re.MULTILINE)
     assert sorted(explained) == sorted(get_args(Refusal))
+
+
+def test_every_line_that_a_start_and_the_ledger_log_is_explained() -> None:
+    explained = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table("line").splitlines()[2:])))
+    sources = Path(__file__).resolve().parents[1] / "sidecar"
+    logged = re.compile(r"log\.(?:info|warning|error)\(\s*\"(\w+)\"")
+    of_start = set(logged.findall((sources / "cli/serve.py").read_text()))
+    asked = {"record_unreadable", "check_failed", "operator_refused", "ledger_poisoned", "ledger_silent"}
+    assert of_start - {"ledger_pressure_over"} | asked <= explained
+    assert explained - {"segments_dropped"} <= {
+        fact for path in sources.rglob("*.py") for fact in logged.findall(path.read_text())
+    }
 
 
 def test_the_demo_ends_as_it_promises() -> None:

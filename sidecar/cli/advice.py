@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Final
 
-from sidecar.cli.exits import REFUSALS
+from sidecar.cli.exits import REFUSALS, TRANSPORT_ERRORS, Meaning
 from sidecar.cli.receipt import Sent
-from sidecar.contract.values import Refusal
+from sidecar.contract.values import Refusal, TransportErrorCode
 
 EXPIRY_SKEW_SECONDS_DEFAULT: Final = 300  # CONTRACT section 7: what a daemon takes unless its configuration says more
+
+RECORD_DAMAGED: Final = Meaning(
+    os.EX_SOFTWARE,
+    "no",
+    "the daemon's disk has damaged what is on record about this request: nothing was run, nothing charged; its"
+    " operator's log (record_unreadable) says where, and what helps",
+)
+_OF_DAMAGE: Final = re.compile("can't be read back|is damaged at byte")  # what the daemon says of a record, of a seal
+
+
+def of_transport_error(code: TransportErrorCode, message: str) -> Meaning:
+    """By its message where a code has more than one cause."""
+    if code == "internal" and _OF_DAMAGE.search(message):
+        return RECORD_DAMAGED
+    return TRANSPORT_ERRORS[code]
 
 
 def what_is_refused(refusal: Refusal) -> str:
@@ -35,6 +52,12 @@ def _of_expiry(ahead_ms: int, *, by_timeout: bool) -> str:
     if ahead_ms <= 0:
         flag = "a longer --timeout" if by_timeout else "a later --expires-at-unix-ms"
         return f"its expiry passed {-ahead_ms / 1000:.3f} s ago, and no answer is on record: give {flag}"
+    if ahead_ms <= 1000 * EXPIRY_SKEW_SECONDS_DEFAULT:
+        flag = "a longer --timeout" if by_timeout else "a later --expires-at-unix-ms"
+        return (
+            f"its expiry is {ahead_ms / 1000:.3f} s ahead, and may be at or before the daemon's low water (after a"
+            f" repair, or what its retention has dropped): give {flag}, or wait; the daemon's log says which it is"
+        )
     flag = "a shorter --timeout" if by_timeout else "an earlier --expires-at-unix-ms"
     return (
         f"its expiry is {ahead_ms / 1000:.3f} s ahead, further than the daemon takes (expiry_skew_seconds_max,"

@@ -24,7 +24,7 @@ from msgspec import Struct, structs
 
 from sidecar.cli import advice, receipt
 from sidecar.cli.dial import Trouble, dialed, invocation_frame, read_answer
-from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, TRANSPORT_ERRORS, Meaning
+from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, Meaning
 from sidecar.cli.output import StdoutLost, drop, say, write_out
 from sidecar.cli.receipt import Failure, Sent
 from sidecar.cli.stops import Stopped, Stops
@@ -213,7 +213,7 @@ def _carried(asked: Asked, sent: Sent, frame: bytes, grace_seconds: float) -> tu
         except OSError as error:
             raise Trouble("connection_lost", str(error.strerror or error)) from None
     if isinstance(answer, TransportError):
-        meaning = TRANSPORT_ERRORS[answer.code]
+        meaning = advice.of_transport_error(answer.code, answer.message)
         return None, _failure("transport_error", answer.code, answer.message, meaning, sent)
     if (answer.caller_runtime_id, answer.request_id) != (sent.caller, sent.request_id):
         raise Trouble("no_daemon_protocol", f"what listens on {socket} answered another request than ours")
@@ -252,7 +252,7 @@ def _failure(
     retry, told = meaning.retry, meaning.advice
     if retry == "same_id" and sent is None:
         retry, told = "new_id", "nothing was sent"
-    elif retry == "same_id" and sent is not None:
+    elif retry == "same_id" and sent is not None and not meaning.never_left:
         told = f"{told}; to get its answer: {receipt.again(sent)}"
     return Failure(
         origin=origin,

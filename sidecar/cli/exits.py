@@ -40,11 +40,13 @@ CommandFault = Literal[
 
 
 class Meaning(Struct, frozen=True):
-    """`retry`: `same_id` where the request may have run, so that only its own id and expiry are safe to send again."""
+    """`retry`: `same_id` where the request may have run, so that only its own id and expiry are safe to send again,
+    and where it `never_left`: then its id is as good as a new one."""
 
     exit_code: int
     retry: Retry
     advice: str
+    never_left: bool = False
 
 
 EXIT_CODES: Final[Mapping[int, str]] = {
@@ -53,7 +55,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     os.EX_DATAERR: "the request can't be taken as it is, or its answer not be carried: change it",
     os.EX_NOINPUT: "stdin can't be read",
     os.EX_UNAVAILABLE: "no daemon on the socket, the connection broke, or the provider can't be reached",
-    os.EX_SOFTWARE: "a bug in the daemon or in this command",
+    os.EX_SOFTWARE: "a bug in the daemon or in this command, or a record that the daemon's disk has damaged",
     os.EX_IOERR: "the answer can't be written to stdout, or the daemon's disk takes no request",
     os.EX_TEMPFAIL: "not now: busy, limited, out of time, or the ceiling of this window is reached",
     os.EX_PROTOCOL: "an answer that makes no sense, from the provider or from what listens on the socket",
@@ -69,7 +71,11 @@ REFUSALS: Final[Mapping[Refusal, Meaning]] = {
         os.EX_DATAERR, "no", f"the request is above the caller's payload_bytes_max: shorten it; {_FIGURES}"
     ),
     "Malformed": Meaning(os.EX_DATAERR, "no", "it breaks a rule of the contract; the daemon's log says which"),
-    "Expired": Meaning(os.EX_DATAERR, "no", "its expiry has passed, or is further ahead than the daemon takes"),
+    "Expired": Meaning(
+        os.EX_DATAERR,
+        "no",
+        "its expiry has passed, is not behind the daemon's low water, or is further ahead than it takes",
+    ),
     "ProviderDigestSubstitution": Meaning(os.EX_SOFTWARE, "no", "its digest is not that of its request"),
     "ModelNotAllowed": Meaning(os.EX_NOPERM, "no", "this caller may not use this model, or nothing serves it"),
     "OutputBound": Meaning(
@@ -86,7 +92,9 @@ REFUSALS: Final[Mapping[Refusal, Meaning]] = {
     ),
     "InFlight": Meaning(os.EX_TEMPFAIL, "same_id", "this very request is running: wait until it has ended"),
     "Indeterminate": Meaning(
-        os.EX_NOPERM, "no", "a crash left it unknown whether it ran: a person decides, and a new id may pay twice"
+        os.EX_NOPERM,
+        "no",
+        "a crash left it unknown whether it ran: a person decides, with sidecar ledger resolve; a new id may pay twice",
     ),
     "ForeignReasoningState": Meaning(os.EX_DATAERR, "no", "it holds a reasoning state of another provider"),
     "ProviderRejected": Meaning(
@@ -137,9 +145,11 @@ COMMAND_FAULTS: Final[Mapping[CommandFault, Meaning]] = {
     "text": Meaning(os.EX_DATAERR, "no", "nothing was sent"),
     "no_input": Meaning(os.EX_NOINPUT, "no", "nothing was sent"),
     "no_socket": Meaning(os.EX_UNAVAILABLE, "no", "nothing was sent; look at --socket"),
-    "no_daemon": Meaning(os.EX_UNAVAILABLE, "new_id", "nothing was sent; start it with: sidecar serve --config FILE"),
+    "no_daemon": Meaning(
+        os.EX_UNAVAILABLE, "same_id", "nothing was sent; start it with: sidecar serve --config FILE", never_left=True
+    ),
     "not_permitted": Meaning(os.EX_NOPERM, "no", "nothing was sent; socket_mode and the folder's group decide"),
-    "busy": Meaning(os.EX_TEMPFAIL, "new_id", "nothing was sent; try again shortly"),
+    "busy": Meaning(os.EX_TEMPFAIL, "same_id", "nothing was sent; try again shortly", never_left=True),
     "no_daemon_protocol": Meaning(os.EX_PROTOCOL, "no", "look at --socket"),
     "connection_lost": Meaning(os.EX_UNAVAILABLE, "same_id", "it may have run"),
     "no_answer": Meaning(os.EX_TEMPFAIL, "same_id", "it may be running still"),

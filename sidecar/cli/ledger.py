@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, get_args
 
 from sidecar.audit.requests import STATES
-from sidecar.cli import ledger_check, ledger_reading, ledger_repair, ledger_resolve
+from sidecar.cli import ledger_check, ledger_reading, ledger_repair, ledger_resolve, ledger_spend
 from sidecar.cli.ledger_check import check
 from sidecar.cli.ledger_export import export
 from sidecar.cli.ledger_repair import repair
@@ -50,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verifying.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
 
     showing = _tool(tools, "show", "its requests, one a line")
+    showing.description = (
+        "The requests of the ledger in DIRECTORY, one a line: in the order in which they ended, and then those that"
+        " have not, in the order in which they began. What an operator settled is told with who did."
+    )
     showing.add_argument("--caller", metavar="ID", help="only of this caller; default: all")
     showing.add_argument("--model", metavar="NAME", help="only for this model; default: all")
     showing.add_argument("--state", choices=STATES, help="only in this state; default: all")
@@ -58,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("--until", type=_instant, metavar="TIME", help="only admitted before; default: all")
     showing.add_argument("--json", action="store_true", help=_JSON_LINES)
 
-    spending = _tool(tools, "spend", "what each caller's requests came to, by model and window")
+    what = "what each caller's requests came to, by model and window"
+    spending = _tool(tools, "spend", what, ledger_spend.EXIT_CODES)
     spending.add_argument("--window-seconds", type=_window, default=WINDOW_SECONDS_DEFAULT, metavar="N",
                           help="length of a window; default: %(default)s")  # fmt: skip
     spending.add_argument("--config", type=Path, metavar="FILE",
@@ -141,8 +146,10 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _run_resolve(asked: argparse.Namespace) -> int:
-    if (asked.directory is None) == (asked.socket is None):
+    if asked.directory is None and asked.socket is None:
         asked.parser.error("one of DIRECTORY and --socket is wanted")
+    if asked.directory is not None and asked.socket is not None:
+        asked.parser.error("DIRECTORY or --socket, not both: a ledger at rest, or the daemon that holds one")
     verdict = OperatorResolve(
         schema_id=OPERATOR_RESOLVE,
         caller_runtime_id=asked.caller,

@@ -32,11 +32,13 @@ def check(socket: Path, *, as_json: bool) -> int:
                 line_out(line)
         return os.EX_DATAERR if checked.mismatches else os.EX_OK
 
-    return operator_call.asked("check", socket, asked, OperatorChecked, tell, seconds_max=None)
+    return operator_call.asked("check", socket, asked, OperatorChecked, tell, seconds_max=None, as_json=as_json)
 
 
 def _document(checked: OperatorChecked) -> dict[str, Any]:
     return {
+        "ok": not checked.mismatches,
+        "exit_code": os.EX_DATAERR if checked.mismatches else os.EX_OK,
         "conserved": not checked.mismatches,
         "windows": checked.windows,
         "settled_micro_usd": checked.settled_micro_usd,

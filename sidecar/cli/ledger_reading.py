@@ -21,7 +21,6 @@ EXIT_CODES: Final = {
     os.EX_DATAERR: "the ledger is damaged, or of another version: the place is said, and what stood before is given",
     os.EX_NOINPUT: "there is no ledger in this directory",
     os.EX_IOERR: "the ledger can't be read, or stdout not be written",
-    os.EX_CONFIG: "the configuration is wrong",
 }
 _HELP: Final = {
     "verify": "what stands before that place is sound: sidecar ledger export {} gives it",

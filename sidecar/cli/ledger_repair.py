@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from msgspec import Struct
 from sidecar.audit.look import NoLedger
 from sidecar.audit.reading import Reading
 from sidecar.cli.ledger_reading import instant
-from sidecar.cli.output import say, write_out
+from sidecar.cli.output import fault_out, say, write_out
 from sidecar.cli.receipt import dollars
 from sidecar.cli.setup import load_config
 from sidecar.cli.stops import Stops
@@ -39,9 +40,14 @@ EXIT_CODES: Final = {
     os.EX_CANTCREAT: "NEW_DIRECTORY is not empty, or can't be made",
     os.EX_IOERR: "the disk failed; what was begun is left in NEW_DIRECTORY.partial",
     os.EX_TEMPFAIL: "a daemon holds the ledger: stop it first",
+    os.EX_NOPERM: "another user owns the ledger, root included: its daemon could not open what we write",
     os.EX_CONFIG: "the configuration is wrong",
 }
 _TOLD_MAX: Final = 40
+
+
+class NothingWhole(Exception):
+    """There is nothing to repair it from; the message says so."""
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -61,7 +67,11 @@ def repair(
 ) -> int:
     """Returns the exit code; whatever it is, the damaged directory is as it was."""
     files = files or DiskFiles()
+    fault = partial(fault_out, "sidecar ledger repair", as_json=as_json)
     try:
+        if (owner := _other_owner(directory)) is not None:
+            what = "run this as that user, or its daemon could not open what is written"
+            return fault(os.EX_NOPERM, f"the ledger belongs to uid {owner}: {what}")
         skew_seconds = load_config(config).daemon.expiry_skew_seconds_max if config is not None else 0
         wanted = Wanted(as_json=as_json, lifetime_ms_least=max(LIFETIME_MS_LEAST, 1000 * skew_seconds))
         lock = hold_as_it_is(files, directory)
@@ -72,26 +82,48 @@ def repair(
             if lock is not None:
                 files.close(lock)
     except ConfigFaults as faults:
+        if as_json:
+            return fault(os.EX_CONFIG, "; ".join(f"{config}: {complaint}" for complaint in faults.complaints))
         for complaint in faults.complaints:
             say(f"{config}: {complaint}")
         return os.EX_CONFIG
     except LedgerHeld as held:
-        _say(f"{held}: stop it first")
-        return os.EX_TEMPFAIL
+        return fault(os.EX_TEMPFAIL, f"{held}: stop it first")
     except LedgerDamaged as damage:
-        _say(f"nothing is repaired: {damage}")
-        return os.EX_DATAERR
+        return fault(os.EX_DATAERR, f"nothing is repaired: {damage}")
     except NoLedger as absent:
-        _say(str(absent))
-        return os.EX_NOINPUT
-    except NoPlace as fault:
-        _say(str(fault))
-        return os.EX_CANTCREAT
+        return fault(os.EX_NOINPUT, str(absent))
+    except NoPlace as taken:
+        return fault(os.EX_CANTCREAT, str(taken))
+    except NothingWhole as lost:
+        return fault(os.EX_DATAERR, str(lost))
     except (OSError, LedgerUnavailable) as error:
         begun = partial_of(new_directory)
-        left = f"; what was begun is left in {begun}" if begun.exists() else ""
-        _say(f"not repaired: {getattr(error, 'strerror', None) or error}{left}")
-        return os.EX_IOERR
+        left = f"; what was begun is left in {begun}" if _is_there(begun) else ""
+        return fault(os.EX_IOERR, f"not repaired: {_told(error)}{left}")
+
+
+def _other_owner(directory: Path) -> int | None:
+    """The uid that the ledger belongs to, where that is not ours. Root is no exception: what it writes is its own."""
+    try:
+        owner = directory.stat().st_uid
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return owner if owner != os.geteuid() else None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a directory on the way to it that we may not look into
+        return False
+
+
+def _told(error: OSError | LedgerUnavailable) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    return f"{where}{error.strerror or error}"
 
 
 def _repaired(directory: Path, new_directory: Path, files: DiskFiles, stops: Stops, wanted: Wanted) -> int:
@@ -100,8 +132,8 @@ def _repaired(directory: Path, new_directory: Path, files: DiskFiles, stops: Sto
         look = first_look(directory, files)
         salvage = Salvage(directory, files, is_damaged=not look.is_sound)
         if not salvage.is_anything_known and not look.is_sound:
-            _say(f"nothing can be read of {directory}: no record in it is whole; start a new ledger elsewhere")
-            return os.EX_DATAERR
+            what = "no record in it is whole; start a new ledger elsewhere"
+            raise NothingWhole(f"nothing can be read of {directory}: {what}")
         place = NewPlace(files, new_directory, directory)
 
     def between() -> None:
@@ -157,8 +189,9 @@ def _lines(told: dict[str, Any], new: Path) -> Iterator[str]:
         charged = _money(told["unattributed_micro_usd"])
         yield _row("lost", f"{len(lost)} requests whose end is left and whose begin is not; no sum has their {charged}")
     if told["low_water"]["why"]:
-        expired = instant(told["low_water"]["expires_at_unix_ms"])
-        yield _row("low water", f"what expires up to {expired} UTC is refused as Expired ({told['low_water']['why']})")
+        until = instant(told["low_water"]["expires_at_unix_ms"])
+        why = told["low_water"]["why"]
+        yield _row("low water", f"{why} = until {until} UTC: what expires by then is refused as Expired")
     yield _row("new head", f"{after['chain_head']}, after batch {after['batch']}")
     yield _row("report", str(new / REPORT_NAME))
 
@@ -203,7 +236,3 @@ def _row(name: str, what: str) -> str:
 
 def _money(micro_usd: int) -> str:
     return f"{micro_usd} micro-USD = {dollars(micro_usd)}"
-
-
-def _say(what: str) -> None:
-    say(f"sidecar ledger repair: {what}")

@@ -25,7 +25,7 @@ from sidecar.contract.operator_frames import OperatorResolve, OperatorResolved
 from sidecar.ledger.faults import LedgerHeld, LedgerUnavailable
 from sidecar.ledger.ledger import Ledger
 from sidecar.ops.clock import unix_ms
-from sidecar.service.resolution import resolved_record
+from sidecar.service.resolution import resolved_record, why_not
 
 _ANSWER_SECONDS_MAX: Final = 60.0  # a sync on a busy disk; what is not known by then, asking again tells
 
@@ -48,7 +48,7 @@ def resolve_through(socket: Path, verdict: OperatorResolve) -> int:
 
     def tell(resolved: OperatorResolved) -> int:
         if resolved.found != "settled" or resolved.charge_micro_usd is None:
-            _say(f"{_named(verdict)} is not indeterminate: {resolved.message}")
+            _say(_not_indeterminate(verdict, resolved.message))
             return os.EX_UNAVAILABLE
         line_out(_settled(verdict, resolved.charge_micro_usd))
         return os.EX_OK
@@ -105,8 +105,7 @@ def _why_not(reading: Reading, verdict: OperatorResolve) -> str | None:
     ]
     if states == ["indeterminate"]:
         return None
-    known = f"it is {states[0]}" if states else "there is none on record"
-    return f"{_named(verdict)} is not indeterminate: {known}"
+    return _not_indeterminate(verdict, why_not("ended" if states else "unknown"))
 
 
 async def _settle(ledger: Ledger, verdict: OperatorResolve) -> int:
@@ -120,7 +119,7 @@ async def _settle(ledger: Ledger, verdict: OperatorResolve) -> int:
             charge = record.charge_micro_usd
             await ledger.complete(begin, record)
     if begin is None:
-        _say(f"{_named(verdict)} has ended meanwhile")
+        _say(_not_indeterminate(verdict, why_not("ended")))
         return os.EX_UNAVAILABLE
     line_out(_settled(verdict, charge))
     return os.EX_OK
@@ -128,6 +127,10 @@ async def _settle(ledger: Ledger, verdict: OperatorResolve) -> int:
 
 def _named(verdict: OperatorResolve) -> str:
     return f"request {verdict.request_id} of caller {verdict.caller_runtime_id}"
+
+
+def _not_indeterminate(verdict: OperatorResolve, why: str) -> str:
+    return f"{_named(verdict)} is not indeterminate: {why}"
 
 
 def _settled(verdict: OperatorResolve, charge_micro_usd: int) -> str:

@@ -1,4 +1,8 @@
-"""`sidecar ledger show`: the requests of a ledger, one a line, those that are asked for."""
+"""`sidecar ledger show`: the requests of a ledger, one a line, those that are asked for.
+
+In the order in which they ended, and then those that have not, as they began.
+One that an operator settled is told from a provider's failure by its message.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from sidecar.audit.reading import Reading
 from sidecar.audit.requests import Request, State, requests_of
 from sidecar.cli.ledger_reading import instant, told, write_lines
 from sidecar.cli.table import table
+from sidecar.contract.values import STORED_AS_IS, TransportResult
+from sidecar.service.resolution import who_resolved
 
 _COLUMNS: Final = ("admitted (UTC)", "caller", "request", "model", "state", ">micro-USD", ">tokens out", ">seconds")
+
+_results: Final = msgspec.msgpack.Decoder(TransportResult)
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -45,15 +54,34 @@ def show(directory: Path, wanted: Wanted, *, as_json: bool) -> int:
 
 def _json_lines(requests: Iterator[Request]) -> Iterator[str]:
     for request in requests:
-        yield json.dumps(request.document()) + "\n"
+        yield json.dumps({**request.document(), "resolved_by": _resolved_by(request)}) + "\n"
+
+
+def _resolved_by(request: Request) -> str | None:
+    """The operator who settled it; None where nobody had to. Few answers are decoded for it."""
+    ended = request.ended.members if request.ended is not None else {}
+    if ended.get("outcome") != "unavailable" or ended.get("first_event_at_unix_ms") is not None or ended["notes"]:
+        return None
+    response: bytes = ended["response"]
+    if any((ended.get("usage") or {}).values()) or b"resolved by " not in response or response[:1] != STORED_AS_IS:
+        return None
+    try:
+        transported = _results.decode(response[1:]).disposition.transported
+    except msgspec.MsgspecError:
+        return None
+    failed = transported.receipt.outcome.failed if transported else None
+    return who_resolved(failed.message) if failed else None
 
 
 def _row(request: Request) -> tuple[str, ...]:
     begun = request.begun.members
     ended = request.ended.members if request.ended is not None else None
-    state = request.state if ended is None or request.state == "completed" else f"failed, {ended['outcome']}"
+    who = _resolved_by(request)
+    state: str = request.state
+    if ended is not None and state == "failed":
+        state = f"failed, {ended['outcome']}" if who is None else f"failed, resolved by {who}"
     usage = ended.get("usage") if ended is not None else None
-    took_ms = None if ended is None else ended["completed_at_unix_ms"] - request.admitted_at_unix_ms
+    took_ms = None if ended is None or who is not None else ended["completed_at_unix_ms"] - request.admitted_at_unix_ms
     return (
         instant(request.admitted_at_unix_ms),
         request.caller,

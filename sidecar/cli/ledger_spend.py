@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from sidecar.audit.reading import Reading
 from sidecar.audit.requests import requests_of
+from sidecar.cli import ledger_reading
 from sidecar.cli.ledger_reading import Progress, dropped_in_words, instant, told, write_lines
 from sidecar.cli.output import say
 from sidecar.cli.setup import load_config
@@ -25,6 +26,7 @@ from sidecar.config.keys import ConfigFaults
 from sidecar.ledger.faults import LedgerDamaged
 
 WINDOW_SECONDS_DEFAULT: Final = 86_400
+EXIT_CODES: Final = {**ledger_reading.EXIT_CODES, os.EX_CONFIG: "the configuration is wrong"}
 ROWS_MAX: Final = 1_000_000
 _COLUMNS: Final = (
     "caller", "model", "window from (UTC)", ">seconds", ">requests", ">micro-USD charged", ">indeterminate", ">held",

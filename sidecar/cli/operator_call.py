@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from sidecar.cli import advice
 from sidecar.cli.dial import Trouble, dialed
 from sidecar.cli.exits import COMMAND_FAULTS, TRANSPORT_ERRORS
-from sidecar.cli.output import say
+from sidecar.cli.output import fault_out
 from sidecar.cli.stops import Stopped, Stops
 from sidecar.contract import canonical
-from sidecar.contract.operator_frames import OperatorChecked, OperatorFrame, OperatorResolved
+from sidecar.contract.operator_frames import OperatorChecked, OperatorFrame, OperatorResolve, OperatorResolved
 from sidecar.contract.values import TransportError
 from sidecar.rules.framing import FrameSize
 
@@ -41,22 +43,29 @@ def asked(
     tell: Callable[[_Answer], int],
     *,
     seconds_max: float | None,
+    as_json: bool = False,
 ) -> int:
-    """Asks, and tells the answer; what else comes of it is said on stderr. Returns the exit code."""
+    """Asks, and tells the answer; what else comes of it is said on stderr, or as JSON. Returns the exit code."""
+    fault = partial(fault_out, f"sidecar ledger {command}", as_json=as_json)
     with Stops() as stops:
         try:
             with stops.raising():
                 answer = _answered(socket, frame, type_, seconds_max)
         except Trouble as trouble:
-            say(f"sidecar ledger {command}: {trouble}")
-            return COMMAND_FAULTS[trouble.kind].exit_code
+            return fault(COMMAND_FAULTS[trouble.kind].exit_code, str(trouble))
         except Stopped as stopped:
-            say(f"sidecar ledger {command}: {stopped.by}; the daemon may go on with what was asked")
-            return stopped.exit_code
+            return fault(stopped.exit_code, f"{stopped.by}; the daemon may go on with what was asked")
         if isinstance(answer, TransportError):
-            say(f"sidecar ledger {command}: {answer.code}: {answer.message}")
-            return TRANSPORT_ERRORS[answer.code].exit_code
+            told = f"{answer.code}: {answer.message}{_what_helps(frame, answer)}"
+            return fault(TRANSPORT_ERRORS[answer.code].exit_code, told)
         return tell(answer)
+
+
+def _what_helps(frame: OperatorFrame, error: TransportError) -> str:
+    if error.code == "not_admitted":
+        return "; [[operator]] in the daemon's configuration names who may"
+    is_damage = advice.of_transport_error(error.code, error.message) is advice.RECORD_DAMAGED
+    return f"; {advice.RECORD_DAMAGED.advice}" if is_damage and isinstance(frame, OperatorResolve) else ""
 
 
 def _answered(

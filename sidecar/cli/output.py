@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from contextlib import suppress
@@ -36,6 +37,15 @@ def write_out(text: str) -> None:
 def line_out(line: str = "") -> None:
     """`write_out`, of a line."""
     write_out(f"{line}\n")
+
+
+def fault_out(command: str, exit_code: int, why: str, *, as_json: bool) -> int:
+    """Why there is no answer: a line on stderr, or for a program an object on stdout. The exit code."""
+    if as_json:
+        line_out(json.dumps({"ok": False, "exit_code": exit_code, "error": why}))
+    else:
+        say(f"{command}: {why}")
+    return exit_code
 
 
 def _write_out(text: str, out: TextIO | None) -> None:

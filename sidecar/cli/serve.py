@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from sidecar.cli.descriptors import open_missing_streams, raise_descriptor_limit
+from sidecar.cli.ledger_reading import instant
 from sidecar.cli.output import say
 from sidecar.cli.setup import build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
@@ -18,6 +19,7 @@ from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.seal_format import End
+from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Form, Log
 from sidecar.rules.conservation import Tally
 from sidecar.service.accounts import listeners_of, windows_of
@@ -127,6 +129,9 @@ def _log_recovery(ledger: Ledger, log: Log) -> None:
     )
     if found.set_aside is not None:
         log.warning("tail_set_aside", bytes=found.set_aside_bytes, kept=found.set_aside)
+    if ledger.low_water_unix_ms > unix_ms():  # a repair's, since nothing is dropped before it has expired
+        until = f"{instant(ledger.low_water_unix_ms)} UTC"
+        log.warning("low_water_ahead", until=until, now="what expires by then is refused as Expired")
     for begin in found.indeterminate:
         log.warning(
             "indeterminate",

@@ -13,7 +13,7 @@ _GAP: Final = "  "
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Lines, each with its end. A column whose title begins with `>` is of numbers, and stands to the right.
 
-    What `rows` raises is raised when the rows before it are given.
+    What `rows` raises is raised when the rows before it are given; where there are none, nothing is.
     """
     titles = [title.removeprefix(">") for title in columns]
     rights = [title.startswith(">") for title in columns]
@@ -27,6 +27,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
             widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
     except Exception as error:
         fault, rest = error, iter(())
+    if fault is not None and not first:
+        raise fault
     for row in chain([titles], first, rest):
         widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
         cells = zip(row, widths, rights, strict=True)

@@ -10,10 +10,6 @@ class LedgerUnavailable(Exception):
     """Nothing can be recorded, or read back, now. The message says why, for a person."""
 
 
-class RecordDamaged(LedgerUnavailable):
-    """What is on record about this request can't be read back as it was written. The rest of the ledger can."""
-
-
 class LedgerHeld(Exception):
     """Another process has this ledger open."""
 
@@ -28,6 +24,24 @@ RESTORE: Final = (
 )
 SEAL_AGAIN: Final = "nothing is lost: with the daemon stopped remove this file, and the next start makes it again"
 CHANGE_VERSION: Final = "nothing is lost: open it with the version of sidecar that wrote it"
+
+VERIFY: Final = "sidecar ledger verify says whether more is damaged; then stop the daemon and sidecar ledger repair it"
+REMAKE_SEAL: Final = "nothing is lost: stop the daemon, remove this file, start it: it is made again from its segments"
+
+
+class RecordDamaged(LedgerUnavailable):
+    """What is on record about this request can't be read back as it was written. The rest of the ledger can.
+
+    `file` and `offset` are where other bytes stand, as far as whoever raises it knows; `advice` is what to do.
+    """
+
+    def __init__(
+        self, message: str, *, file: Path | None = None, offset: int | None = None, advice: str = VERIFY
+    ) -> None:
+        super().__init__(message)
+        self.file = file
+        self.offset = offset
+        self.advice = advice
 
 
 class LedgerDamaged(Exception):

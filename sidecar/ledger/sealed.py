@@ -15,7 +15,14 @@ from typing import Final
 
 from sidecar.contract.values import U64_MAX
 from sidecar.ledger import seal_format as on_disk
-from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged, LedgerUnavailable, RecordDamaged
+from sidecar.ledger.faults import (
+    CHANGE_VERSION,
+    REMAKE_SEAL,
+    SEAL_AGAIN,
+    LedgerDamaged,
+    LedgerUnavailable,
+    RecordDamaged,
+)
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, OtherVersion
 from sidecar.ledger.seal_format import (
@@ -79,7 +86,10 @@ class Sealed:
         except OSError as error:
             raise LedgerUnavailable(f"{self.path.name} can't be read: {error.strerror or error}") from error
         if not on_disk.block_is_whole(block, self._seed):
-            raise RecordDamaged(f"{self.path.name} is damaged at byte {number * BLOCK_BYTES}")
+            at = number * BLOCK_BYTES
+            raise RecordDamaged(
+                f"{self.path.name} is damaged at byte {at}", file=self.path, offset=at, advice=REMAKE_SEAL
+            )
         return block
 
     def prove(self, breathe: GoOn = lambda: None) -> None:

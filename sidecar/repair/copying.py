@@ -136,13 +136,15 @@ def low_water(salvage: Salvage, now_unix_ms: int, lifetime_ms_least: int) -> tup
         return None
     seen = salvage.seen
     lifetime = max(lifetime_ms_least, seen.longest_lifetime_ms)
-    newest = max(seen.newest_expiry_unix_ms, seen.newest_instant_unix_ms + lifetime)
-    given = f"{lifetime} ms, the longest that a request was given and at least {lifetime_ms_least}"
-    if not salvage.end_is_open:
-        return newest, f"the newest instant on record, and {given}"
-    open_end = now_unix_ms + CLOCK_SKEW_MS + lifetime
-    why = f"records may be lost up to now: now, {CLOCK_SKEW_MS} ms between clocks, and {given}"
-    return max(newest, open_end), why
+    given = f"plus {lifetime} ms, the longest that a request was given and at least {lifetime_ms_least}"
+    bounds = [
+        (seen.newest_instant_unix_ms + lifetime, f"the newest instant on record, {given}"),
+        (seen.newest_expiry_unix_ms, "the newest expiry on record"),
+    ]
+    if salvage.end_is_open:
+        why = f"records may be lost up to now: now, plus {CLOCK_SKEW_MS} ms between clocks, {given}"
+        bounds.insert(0, (now_unix_ms + CLOCK_SKEW_MS + lifetime, why))
+    return max(bounds, key=lambda bound: bound[0])
 
 
 def segment_bytes_for(salvage: Salvage) -> int:
@@ -209,7 +211,9 @@ class _Copier:
                     window, size = [], 0
             await self._write(window, salvage)
             if (lowest := wanted()) is not None:
-                instant, self.copied.low_water_why = lowest
+                instant, why = lowest
+                is_higher = instant > self._ledger.low_water_unix_ms
+                self.copied.low_water_why = why if is_higher else "the low water on record, and no more is needed"
                 await self._low_water(instant)
             self.copied.low_water_unix_ms = self._ledger.low_water_unix_ms
 

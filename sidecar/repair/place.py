@@ -45,7 +45,7 @@ class NewPlace:
         if damaged.resolve() in (self.new.resolve(), *self.new.resolve().parents):
             raise NoPlace(f"{self.new} is in the damaged directory, which stays as it is")
         if self.new.exists() and self._files.names(self.new):
-            raise NoPlace(f"{self.new} is there, and is not empty")
+            raise NoPlace(f"{self.new} is there, and is not empty: name a directory that is not there yet")
         if self._files.exists(self.directory):
             raise NoPlace(f"{self.directory} is there: a repair that did not end has left it; remove it first")
 

@@ -30,7 +30,7 @@ def document(
     """Every member is always there. `created_at_unix_ms` is the only one that the same two ledgers don't decide."""
     return {
         "created_at_unix_ms": created_at_unix_ms,
-        "damaged_directory": str(directory),
+        "damaged_directory": str(directory.absolute()),
         "verdict": verdict_of(look, salvage, copied),
         "first_damage": _first_damage(look),
         "before_first_damage": {

@@ -205,7 +205,7 @@ class Daemon:
             self._listeners_of_stop.set()
             self._changed.unpark_all()
 
-    async def _serve(self, stream: trio.SocketStream, callers: frozenset[str], operator: Peer | None) -> None:
+    async def _serve(self, stream: trio.SocketStream, callers: frozenset[str], peer: Peer, is_operator: bool) -> None:
         daemon = self._config.daemon
         connection = Connection(
             SocketStream.taken_from(stream, self._arrivals),
@@ -218,7 +218,7 @@ class Daemon:
             start_replay=self._replays.start_soon,
             start_writer=self._writers.start_soon,
             at_end_of_turn=self._turn.soon,
-            operate=partial(self._operators.take, operator),
+            operate=partial(self._operators.take, peer, is_operator),
         )
         try:
             await connection.serve()

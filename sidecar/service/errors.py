@@ -1,10 +1,14 @@
-"""What no refusal can say, as a frame."""
+"""What no refusal can say, as a frame; and what is on record and can't be read, for the log as well."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from sidecar.connectors.messages import clean_message
 from sidecar.contract import canonical
 from sidecar.contract.values import TRANSPORT_ERROR, TransportError, TransportErrorCode
+from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
+from sidecar.ops.log import Log
 
 
 def error_frame(
@@ -20,3 +24,25 @@ def error_frame(
             request_id=request_id,
         )
     )
+
+
+def unreadable(
+    log: Log,
+    fault: LedgerUnavailable,
+    caller: str,
+    request_id: str,
+    file: Path | None = None,
+    offset: int | None = None,
+) -> bytes:
+    """What is on record about this request can't be read: told in the log, and as a frame.
+
+    Where it is damaged, that won't pass by itself: `internal`. `file` and
+    `offset` are where it stands, for a fault that doesn't say so itself.
+    """
+    damage = fault if isinstance(fault, RecordDamaged) else None
+    if damage is not None and damage.file is not None:
+        file, offset = damage.file, damage.offset
+    place = {} if file is None else {"file": file, "offset": offset}
+    helps = {} if damage is None else {"advice": damage.advice}
+    log.error("record_unreadable", caller=caller, request=request_id, why=str(fault), **place, **helps)
+    return error_frame("ledger_unavailable" if damage is None else "internal", str(fault), caller, request_id)

@@ -24,14 +24,15 @@ from sidecar.contract.values import (
     refused,
 )
 from sidecar.ledger.face import LedgerFace, Recorded
-from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
+from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.recovery import segment_path
 from sidecar.ops.log import Log
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service.carrier import Carrier
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
-from sidecar.service.errors import error_frame
+from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.refusal_lines import RefusalLines
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -94,7 +95,7 @@ class Exchange:
             self._refusals.tell(refusal.refusal, caller_id, request_id, str(refusal))
             return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
         except LedgerUnavailable as fault:
-            return Answered(self._unreadable(fault, caller_id, request_id))
+            return Answered(unreadable(self._log, fault, caller_id, request_id))
         except AssertionError:
             raise  # a broken invariant ends the daemon
         except Exception as bug:  # nothing is reserved yet: that is the last step
@@ -219,13 +220,10 @@ class Exchange:
         try:
             return await self._ledger.read_response(replay.recorded)
         except LedgerUnavailable as fault:
-            return self._unreadable(fault, replay.caller, replay.request_id)
-
-    def _unreadable(self, fault: LedgerUnavailable, caller_id: str, request_id: str) -> bytes:
-        """What is on record can't be read. Where it is damaged, that won't pass by itself."""
-        self._log.error("record_unreadable", caller=caller_id, request=request_id, why=str(fault))
-        damaged = isinstance(fault, RecordDamaged)
-        return error_frame("internal" if damaged else "ledger_unavailable", str(fault), caller_id, request_id)
+            place = replay.recorded.completed
+            file = segment_path(self._config.ledger.directory, place.segment) if place else None
+            at = place.offset if place else None
+            return unreadable(self._log, fault, replay.caller, replay.request_id, file, at)
 
     def stop(self, why: str) -> None:
         """Every running upstream call is dropped now; what is admitted later ends the same way."""

@@ -92,7 +92,7 @@ class Bound:
             return
 
 
-Serve = Callable[[trio.SocketStream, frozenset[str], Peer | None], Awaitable[None]]  # the last one: an operator
+Serve = Callable[[trio.SocketStream, frozenset[str], Peer, bool], Awaitable[None]]  # the last one: is it an operator?
 
 
 class Doorkeeper:
@@ -126,8 +126,8 @@ class Doorkeeper:
             self._log.warning("peer_unknown", why=str(error))
             await self._turn_away(stream, "not_admitted", "the kernel doesn't say who is calling")
             return
-        callers, operator = self.callers_of(peer), peer if self._is_operator(peer) else None
-        if not callers and operator is None:
+        callers, is_operator = self.callers_of(peer), self._is_operator(peer)
+        if not callers and not is_operator:
             self._log.warning("not_admitted", uid=peer.uid, pid=peer.pid)
             await self._turn_away(stream, "not_admitted", f"uid {peer.uid} may call as nobody here")
             return
@@ -139,7 +139,7 @@ class Doorkeeper:
         self._connections += 1
         self._by_user[peer.uid] += 1
         try:
-            await self._serve(stream, callers, operator)
+            await self._serve(stream, callers, peer, is_operator)
         finally:
             self._connections -= 1
             self._by_user[peer.uid] -= 1

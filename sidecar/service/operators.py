@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import trio
 
@@ -47,13 +46,12 @@ from sidecar.rules.conservation import Compared
 from sidecar.rules.reservations import Reservations
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.conservation_lines import told_mismatches
-from sidecar.service.errors import error_frame
+from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.peer import Peer
-from sidecar.service.resolution import resolved_record
+from sidecar.service.resolution import resolved_record, why_not
 from sidecar.service.tasks import Start
 
 ReadAgain = Callable[..., Tallied]
-_NOT_SETTLED: Final = "nothing was changed"
 
 
 class Operators:
@@ -82,6 +80,7 @@ class Operators:
         self._resolving: set[tuple[str, str]] = set()
         self._one_check = trio.Lock()
         self._stopped: str | None = None
+        self._stranger_told_in_second = -1
 
     @property
     def resolving(self) -> int:
@@ -92,9 +91,10 @@ class Operators:
         """A check under way is given up, and none begins."""
         self._stopped = why
 
-    def take(self, peer: Peer | None, asked: OperatorFrame, start: Start, answer: GiveAnswer) -> None:
-        """Decides one frame; `peer` is None for one that is no operator. `answer` is called once, perhaps at once."""
-        if peer is None:
+    def take(self, peer: Peer, is_operator: bool, asked: OperatorFrame, start: Start, answer: GiveAnswer) -> None:
+        """Decides one frame of this peer. `answer` is called once, perhaps at once."""
+        if not is_operator:
+            self._tell_of_stranger(peer)
             answer(_refused(asked, "not_admitted", "this peer is no operator here"))
         elif self._ledger.poisoned is not None:
             answer(_refused(asked, "ledger_unavailable", self._ledger.poisoned))
@@ -107,13 +107,24 @@ class Operators:
 
             start(check)
 
+    def _tell_of_stranger(self, peer: Peer) -> None:
+        """One line a second at most: anybody who may connect can ask again and again."""
+        second = self._clock_unix_ms() // 1000
+        if second != self._stranger_told_in_second:
+            self._stranger_told_in_second = second
+            self._log.warning("operator_refused", uid=peer.uid, pid=peer.pid, why="no [[operator]] means this peer")
+
     # --- resolve ----------------------------------------------------------------------------------------------
 
     def _resolve(self, peer: Peer, asked: OperatorResolve, answer: GiveAnswer) -> None:
         key = asked.caller_runtime_id, asked.request_id
-        recorded = self._ledger.find(*key)
-        if (why_not := self._why_not(key, recorded)) is not None:
-            answer(_not_settled(asked, *why_not))
+        try:
+            recorded = self._ledger.find(*key)
+        except LedgerUnavailable as fault:
+            answer(unreadable(self._log, fault, *key))
+            return
+        if (found := self._not_to_settle(key, recorded)) is not None:
+            answer(_not_settled(asked, found))
             return
         begin = self._ledger.indeterminate(*key)
         if begin is None or recorded is None:  # it began in this run, and its end could not be recorded
@@ -130,17 +141,15 @@ class Operators:
 
         self._ledger.complete(begin, record).then(landed)
 
-    def _why_not(self, key: tuple[str, str], recorded: Recorded | None) -> tuple[Found, str] | None:
-        """What a request is that there is nothing to decide about, and a sentence."""
+    def _not_to_settle(self, key: tuple[str, str], recorded: Recorded | None) -> Found | None:
+        """What a request is that there is nothing to decide about."""
         if self._reservations.live(*key) is not None:
-            return "running", "it is running: it ends by itself, at its deadline at the latest"
+            return "running"
         if recorded is None:
-            return "unknown", "there is none on record under this id"
+            return "unknown"
         if recorded.completed is not None:
-            return "ended", "it is on record how it ended"
-        if key in self._resolving:
-            return "being_resolved", "another operator's decision is being recorded"
-        return None
+            return "ended"
+        return "being_resolved" if key in self._resolving else None
 
     def _resolved(
         self, peer: Peer, asked: OperatorResolve, begin: BeginRecord, record: CompletedRecord, how: Landed
@@ -185,7 +194,13 @@ class Operators:
             except GivenUp:
                 return _refused(asked, "shutting_down", self._stopped or "")
             except LedgerDamaged as damage:
-                self._log.error("check_failed", segment=damage.segment, offset=damage.offset, expected=damage.expected)
+                self._log.error(
+                    "check_failed",
+                    segment=damage.segment,
+                    offset=damage.offset,
+                    expected=damage.expected,
+                    advice=damage.advice,
+                )
                 return _refused(asked, "internal", f"the ledger can't be read again: {damage}")
             except (NoLedger, OSError, RuntimeError) as fault:  # the last one: no thread can be started
                 self._log.error("check_failed", why=fault)
@@ -222,14 +237,14 @@ def _checked_frame(batch: int, head: bytes, compared: Compared) -> bytes:
     )
 
 
-def _not_settled(asked: OperatorResolve, found: Found, why: str) -> bytes:
+def _not_settled(asked: OperatorResolve, found: Found) -> bytes:
     return canonical.encode(
         OperatorResolved(
             schema_id=OPERATOR_RESOLVED,
             caller_runtime_id=asked.caller_runtime_id,
             request_id=asked.request_id,
             found=found,
-            message=f"{why}; {_NOT_SETTLED}",
+            message=why_not(found),
         )
     )
 

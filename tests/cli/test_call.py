@@ -309,6 +309,16 @@ def test_a_timeout_that_was_over_at_once_is_told_so() -> None:
     assert told == "its expiry passed 0.004 s ago, and no answer is on record: give a longer --timeout"
 
 
+@pytest.mark.parametrize("ahead_ms", [1, 60_000, 300_000])
+def test_an_expiry_that_is_ahead_and_not_too_far_may_be_before_the_low_water(ahead_ms: int) -> None:
+    sent = Sent(caller="dungeon", request_id="r", model="npc", expires_at_unix_ms=ahead_ms, max_cost_micro_usd=1)
+    for by_timeout, flag in ((True, "a longer --timeout"), (False, "a later --expires-at-unix-ms")):
+        told = of_refusal("Expired", sent, by_timeout=by_timeout, now_unix_ms=0)
+        assert "may be at or before the daemon's low water (after a repair," in told
+        assert f": give {flag}, or wait" in told
+        assert "further than" not in told
+
+
 def test_a_caller_that_it_may_not_be_is_named(run: Callable[..., Told]) -> None:
     code, _, err = run("hello", caller="stranger")
     assert code == os.EX_NOPERM
@@ -359,7 +369,8 @@ def test_while_it_runs_its_slot_is_taken_and_a_retry_is_in_flight_and_after_a_cr
         daemon.kill()
     with running_daemon(tmp_path) as daemon:
         assert main(asking(daemon.socket_path, "hang", *again)) == os.EX_NOPERM
-        assert "Indeterminate" in capsys.readouterr().err
+        assert "Indeterminate" in (said := capsys.readouterr().err)
+        assert "a person decides, with sidecar ledger resolve; a new id may pay twice" in said
 
 
 def test_a_deadline_that_passes_is_a_timeout_said_by_the_daemon(run: Callable[..., Told]) -> None:
@@ -451,6 +462,8 @@ def test_a_socket_that_is_not_there_or_that_nobody_listens_on(run: Callable[...,
         code, out, err = run("hello", at=tmp_path / name)
         assert (code, out) == (os.EX_UNAVAILABLE, "")
         assert err == f"sidecar call: {said} {tmp_path / name}; nothing was sent; {advice}\n"
+    _, out, _ = run("--json", "hello", at=tmp_path / "none")
+    assert json.loads(out)["failure"]["retry"] == "same_id"  # nothing was sent
     assert run("hello", at=tmp_path / "file/below")[0] == os.EX_UNAVAILABLE
     code, _, err = run("hello", at=Path("/" + "x" * 199))
     told = "sidecar call: usage: --socket has 200 bytes; the kernel takes 107; nothing was sent\n"
@@ -532,6 +545,26 @@ def test_every_transport_error_has_its_line_and_its_code(
         code, _, err = run("hello", at=tmp_path / "s")
     assert code == TRANSPORT_ERRORS[error].exit_code
     assert err.startswith(f"sidecar call: {error}: so it is; {TRANSPORT_ERRORS[error].advice}")
+
+
+@pytest.mark.parametrize(
+    ("why", "is_damage"),
+    [
+        ("the recorded answer can't be read back: expected a CRC that fits", True),
+        ("a record can't be read back: expected a Begin in this place", True),
+        ("0001-0002.seal is damaged at byte 1024", True),
+        ("a bug in the daemon: KeyError", False),
+    ],
+)
+def test_a_damaged_record_is_no_bug_and_is_said_to_have_cost_nothing(
+    run: Callable[..., Told], tmp_path: Path, why: str, is_damage: bool
+) -> None:
+    frame = error_frame("internal", why)
+    with listening(tmp_path / "s", len(frame).to_bytes(4, "big") + frame):
+        code, _, err = run("hello", at=tmp_path / "s")
+    assert code == os.EX_SOFTWARE
+    assert is_damage == ("nothing was run, nothing charged" in err and "(record_unreadable) says where" in err)
+    assert is_damage != ("; a bug in the daemon; its log says more" in err)
 
 
 # --- what is typed, and where it goes ---------------------------------------------------------------------------

@@ -60,3 +60,11 @@ def test_the_help_of_call_says_how_long_it_may_wait(capsys: pytest.CaptureFixtur
     told = " ".join(ended(capsys, "call", "--help")[1].split())
     assert "expiry_skew_seconds_max (300 unless configured)" in told
     assert "is waited for 10 s more; default: 60 " in told
+
+
+@pytest.mark.parametrize(("tool", "takes"), [("verify", False), ("show", False), ("export", False), ("spend", True)])
+def test_a_tool_that_takes_no_configuration_lists_no_code_of_one(
+    capsys: pytest.CaptureFixture[str], tool: str, takes: bool
+) -> None:
+    _, out, _ = ended(capsys, "ledger", tool, "--help")
+    assert ("   78  the configuration is wrong" in out) == takes

@@ -140,7 +140,8 @@ def test_a_check_is_listeners_of_a_person_and_to_a_program(tmp_path: Path, capsy
         f"chain head: {told['chain_head']}, after batch {told['batch']}\n"
     )
     assert told == {
-        "conserved": True, "windows": 1, "settled_micro_usd": 100, "open_micro_usd": 0, "batch": told["batch"],
+        "ok": True, "exit_code": 0, "conserved": True, "windows": 1,
+        "settled_micro_usd": 100, "open_micro_usd": 0, "batch": told["batch"],
         "chain_head": told["chain_head"], "mismatches": [],
     }  # fmt: skip
     assert (told["chain_head"], told["batch"]) == (verified["chain_head"], verified["batches"])
@@ -150,7 +151,15 @@ def test_who_is_no_operator_is_77(tmp_path: Path, capsys: pytest.CaptureFixture[
     with running_daemon(tmp_path) as daemon:
         assert through(daemon) == os.EX_NOPERM
         assert main(["ledger", "check", "--socket", str(daemon.socket_path)]) == os.EX_NOPERM
-        assert re.findall("not_admitted: (.*)", capsys.readouterr().err) == ["this peer is no operator here"] * 2
+        assert (
+            re.findall("not_admitted: (.*)", capsys.readouterr().err)
+            == ["this peer is no operator here; [[operator]] in the daemon's configuration names who may"] * 2
+        )
+        assert f" operator_refused uid={os.getuid()} pid={os.getpid()} " in daemon.log()
+        assert main(["ledger", "check", "--json", "--socket", str(daemon.socket_path)]) == os.EX_NOPERM
+        out, err = capsys.readouterr()
+        told = json.loads(out)
+        assert (told["ok"], told["exit_code"], told["error"].partition(":")[0], err) == (False, 77, "not_admitted", "")
         assert daemon.stop() == 0
 
 
@@ -159,6 +168,10 @@ def test_no_daemon_is_69_and_what_is_no_daemon_is_76(tmp_path: Path, capsys: pyt
     assert resolved("--socket", nowhere) == os.EX_UNAVAILABLE
     assert main(["ledger", "check", "--socket", nowhere]) == os.EX_UNAVAILABLE
     assert capsys.readouterr().err.count("there is no socket at") == 2
+    assert main(["ledger", "check", "--json", "--socket", nowhere]) == os.EX_UNAVAILABLE
+    assert json.loads(capsys.readouterr().out) == {
+        "ok": False, "exit_code": 69, "error": f"there is no socket at {nowhere}",
+    }  # fmt: skip
     for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x01\xc0", b""):
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(nowhere)
@@ -208,4 +221,6 @@ def test_a_wrong_command_line_is_64(
     with pytest.raises(SystemExit) as raised:
         resolved(*where, **changes)
     assert raised.value.code == os.EX_USAGE
-    assert "sidecar ledger resolve" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "sidecar ledger resolve" in said
+    assert ("not both" in said) == (where == ("a", "--socket", "b"))

@@ -75,10 +75,12 @@ def test_the_record_names_who_and_why_and_settles(
 
 def test_only_once_and_only_what_is_indeterminate(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert resolved(directory) == 0
-    for request, known in (("request-5", "it is failed"), ("request-1", "it is completed"), ("x", "none on record")):
+    ended, unknown = "it is on record how it ended", "there is none on record under this id"
+    for request, known in (("request-5", ended), ("request-1", ended), ("x", unknown)):
         before = contents_of(directory)
         assert resolved(directory, request=request) == os.EX_UNAVAILABLE
-        assert known in capsys.readouterr().err
+        told = f"request {request} of caller dungeon is not indeterminate: {known}; nothing was changed\n"
+        assert capsys.readouterr().err == f"sidecar ledger resolve: {told}"
         assert contents_of(directory) == before
     assert resolved(directory, caller="arena") == os.EX_UNAVAILABLE
 
@@ -214,4 +216,4 @@ def test_a_request_that_only_a_checkpoint_keeps_is_shown_and_settled(
     told = json.loads(capsys.readouterr().out)
     assert (told["indeterminate"], told["charged_micro_usd"], told["requests"]) == (0, 400, 6)
     assert resolved(directory) == os.EX_UNAVAILABLE
-    assert "it is failed" in capsys.readouterr().err
+    assert "it is on record how it ended; nothing was changed" in capsys.readouterr().err

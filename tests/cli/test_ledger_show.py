@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
 from kit import records
 from kit.small_ledgers import BLOCK, DAY_MS, damage, mixed, three_segments
 
@@ -33,6 +34,39 @@ async def test_a_table_for_a_person(tmp_path: Path, capsys: pytest.CaptureFixtur
         "1970-01-01 23:59:59.999  arena    request-3  npc    failed, unavailable        100           -    1.500",
         "1970-01-02 00:00:00.001  dungeon  request-4  npc    indeterminate         250 held           -        -",
     ]
+
+
+@pytest.mark.parametrize("charge", ["nothing", "reservation"])
+def test_what_an_operator_settled_is_told_from_a_failure_of_the_provider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], charge: str
+) -> None:
+    trio.run(mixed, tmp_path)
+    words = [
+        "--caller=dungeon",
+        "--request=request-4",
+        f"--charge={charge}",
+        "--who=ada, of the night",
+        "--why=no bill",
+    ]
+    assert main(["ledger", "resolve", str(tmp_path), *words]) == 0
+    capsys.readouterr()
+    *_, of_provider, resolved = shown(capsys, tmp_path)
+    assert "  failed, unavailable  " in of_provider
+    assert "  failed, resolved by ada, of the night  " in resolved
+    assert resolved.split()[-1] == "-"
+    told = [json.loads(line) for line in shown(capsys, tmp_path, "--json", "--state", "failed")]
+    assert [(one["outcome"], one["resolved_by"]) for one in told] == [
+        ("unavailable", None),
+        ("unavailable", "ada, of the night"),
+    ]
+
+
+def test_where_nothing_is_given_there_is_no_heading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ledger", "show", str(tmp_path / "nowhere")]) == os.EX_NOINPUT
+    assert capsys.readouterr().out == ""
+    (tmp_path / "file").touch()
+    assert main(["ledger", "show", str(tmp_path / "file")]) in (os.EX_NOINPUT, os.EX_IOERR)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -70,6 +104,7 @@ async def test_a_json_line_has_everything_but_the_answer(tmp_path: Path, capsys:
         "reservation_micro_usd": 100, "charge_micro_usd": 60,
         "usage": {"input_tokens": 0, "cache_read_tokens": 0, "cache_write_tokens": 0, "output_tokens": 0},
         "notes": [], "begin_segment": 1, "begin_offset": 8276, "completed_segment": 1, "completed_offset": 12372,
+        "resolved_by": None,
     }  # fmt: skip
     assert list(last) == list(first)
     assert (last["state"], last["charge_micro_usd"], last["usage"]) == ("indeterminate", None, None)

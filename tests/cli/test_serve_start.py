@@ -12,11 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 from kit.daemon_process import Client, Process, invocation, running_daemon, wait_until, write_config
 from kit.road import said
+from kit.small_ledgers import open_small
 
 from sidecar.cli.descriptors import descriptors_wanted
+from sidecar.cli.ledger_reading import instant
 from sidecar.cli.setup import load_config
+from sidecar.contract.values import LowWaterRecord
+from sidecar.ops.clock import unix_ms
 
 
 def soft_limit(daemon: Process) -> int:
@@ -78,3 +83,19 @@ def test_a_hard_limit_that_is_too_low_is_one_warning(tmp_path: Path) -> None:
         assert soft_limit(daemon) == 300
         assert daemon.log().count(" warning descriptors_short wanted=") == 1
         assert "limit=300" in daemon.log()
+
+
+@pytest.mark.parametrize("ahead_ms", [-1, 3_600_000])
+def test_a_low_water_that_lies_ahead_is_told_at_the_start(tmp_path: Path, ahead_ms: int) -> None:
+    until = unix_ms() + ahead_ms
+
+    async def raise_low_water() -> None:
+        ledger = open_small(tmp_path / "ledger")
+        async with ledger.running():
+            await ledger.append(LowWaterRecord(expires_at_unix_ms=until))
+
+    trio.run(raise_low_water)
+    with running_daemon(tmp_path) as daemon, daemon.connect() as client:
+        is_told = f'low_water_ahead until="{instant(until)} UTC" now="what expires by then is refused' in daemon.log()
+        assert said(client.ask(invocation("r1"))) == ("Expired" if ahead_ms > 0 else "end_turn")
+    assert is_told == (ahead_ms > 0)

@@ -26,6 +26,7 @@ class MemoryLedger:
         self.delay_seconds = 0.0
         self.fail_begin_with: str | None = None
         self.fail_complete_with: str | None = None
+        self.fail_find_with: LedgerUnavailable | None = None
         self.room_bytes = 1 << 30
         self._recorded: dict[tuple[str, str], Recorded] = {}
         self._left_open: dict[tuple[str, str], BeginRecord] = {}
@@ -45,6 +46,8 @@ class MemoryLedger:
         await self._poison.wait()
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
+        if self.fail_find_with is not None:
+            raise self.fail_find_with
         return self._recorded.get((caller_runtime_id, request_id))
 
     @property

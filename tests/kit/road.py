@@ -28,6 +28,7 @@ from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.operators import Operators, ReadAgain
+from sidecar.service.peer import Peer
 from sidecar.service.stream import RECEIVE_BYTES_MAX
 
 CONFIG = """
@@ -95,6 +96,7 @@ cache_write_short = 1
 cache_write_long = 1
 output = 1
 """
+STRANGER = Peer(pid=4712, uid=4321, gids=frozenset({4321}))
 DEFAULTS = {
     "concurrent": 1000,
     "ceiling": 1_000_000_000,
@@ -253,7 +255,7 @@ class Road:
             start_replay=nursery.start_soon,
             start_writer=nursery.start_soon,
             at_end_of_turn=lambda act: act(),
-            operate=partial(self.operators.take, operator),
+            operate=partial(self.operators.take, operator or STRANGER, operator is not None),
             **terms,
         )
 

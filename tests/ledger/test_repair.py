@@ -22,6 +22,7 @@ from kit.ledger_view import LedgerView
 from kit.small_ledgers import BLOCK, SEGMENT_BYTES, contents_of, open_small, segment_name, session, three_segments
 from kit.whole_records import records_of
 
+from sidecar.cli.ledger_reading import instant
 from sidecar.cli.ledger_repair import repair
 from sidecar.cli.main import main
 from sidecar.cli.stops import Stopped
@@ -461,6 +462,7 @@ def test_a_disk_that_fails_at_any_call_leaves_no_directory_of_the_final_name(dir
 KILLED_AT = """
 import os, sys
 from pathlib import Path
+from sidecar.cli.ledger_reading import instant
 from sidecar.cli.ledger_repair import repair
 from sidecar.ledger.files import DiskFiles
 
@@ -577,6 +579,74 @@ def test_the_damaged_directory_takes_no_new_one(directory: Path, capsys: pytest.
         assert (code, "stays as it is" in said) == (os.EX_CANTCREAT, True)
 
 
+def test_the_report_names_the_damaged_directory_from_the_root_on(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(directory.parent)
+    assert main(["ledger", "repair", directory.name, "new"]) == 0
+    assert json.loads(Path("new/repair-report.json").read_bytes())["damaged_directory"] == str(directory)
+
+
+def test_a_new_directory_that_is_not_empty_is_said_with_what_helps(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = directory.with_name("new")
+    new.mkdir()
+    (new / "x").touch()
+    assert (
+        f"{new} is there, and is not empty: name a directory that is not there yet" in ended(capsys, directory, new)[1]
+    )
+
+
+def test_a_ledger_of_another_user_is_left_to_that_user(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = directory.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    code, said = ended(capsys, directory, directory.with_name("new"))
+    assert (code, f"the ledger belongs to uid {owner}: run this as that user" in said) == (os.EX_NOPERM, True)
+    assert list(directory.parent.iterdir()) == [directory]
+
+
+def test_a_file_that_may_not_be_read_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Closed(DiskFiles):
+        def open_to_read(self, path: Path) -> int:
+            if path.name == segment_name(2):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return super().open_to_read(path)
+
+    assert repair(directory, directory.with_name("new"), as_json=False, files=Closed()) == os.EX_IOERR
+    told = capsys.readouterr().err
+    assert told == f"sidecar ledger repair: not repaired: {directory / segment_name(2)}: Permission denied\n"
+
+
+@pytest.mark.parametrize("code", [os.EX_DATAERR, os.EX_NOINPUT, os.EX_CANTCREAT, os.EX_TEMPFAIL, os.EX_CONFIG])
+def test_with_json_what_went_wrong_is_an_object(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    files, lock = DiskFiles(), None
+    new, config = tmp_path / "new", tmp_path / "sidecar.toml"
+    config.write_text("")
+    words: list[object] = [directory, new]
+    if code == os.EX_DATAERR:
+        for number in (1, 2, 3):
+            change(directory, number, 0, bytes(SEGMENT_BYTES))
+    elif code == os.EX_NOINPUT:
+        words = [tmp_path / "nowhere", new]
+    elif code == os.EX_CANTCREAT:
+        words = [directory, directory / "new"]
+    elif code == os.EX_TEMPFAIL:
+        lock = take_lock(files, directory)
+    else:
+        words += ["--config", config]
+    assert main(["ledger", "repair", "--json", *map(str, words)]) == code
+    if lock is not None:
+        files.close(lock)
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["ok"], told["exit_code"], list(told), err) == (False, code, ["ok", "exit_code", "error"], "")
+
+
 def test_an_empty_new_directory_is_taken(directory: Path) -> None:
     directory.with_name("new").mkdir()
     assert repaired(directory)["verdict"] == "sound"
@@ -648,7 +718,10 @@ def test_the_low_water_reaches_as_far_as_the_configuration_lets_a_request_live(
     config.write_text(re.sub(r"(?m)^#? ?expiry_skew_seconds_max = .*$", "expiry_skew_seconds_max = 86_400", toml))
     assert "86_400" in config.read_text()
     assert main(["ledger", "repair", str(directory), str(new), "--config", str(config)]) == 0
-    assert "86400000 ms, the longest that a request was given" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    until = json.loads((new / "repair-report.json").read_bytes())["low_water"]["expires_at_unix_ms"]
+    assert "plus 86400000 ms, the longest that a request was given" in out
+    assert f" = until {instant(until)} UTC: what expires by then is refused as Expired\n" in out
 
 
 def test_an_end_whose_answer_names_another_request_is_not_its_own(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from sidecar.connectors.script import Rule, ScriptedFailure
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import canonical
 from sidecar.contract import values as v
+from sidecar.ledger.face import Recorded
+from sidecar.ledger.faults import VERIFY, RecordDamaged
 from sidecar.service.decision import Admitted
 from sidecar.service.errors import error_frame
 
@@ -390,3 +392,17 @@ def test_a_transport_error_is_short_whatever_the_client_sent() -> None:
     frame = msgpack.unpackb(error_frame("malformed_frame", "the key " + "\n\x00" * 8_000_000))
     assert len(frame["message"]) <= 1024
     assert frame["message"].isprintable()
+
+
+async def test_an_answer_that_a_disk_has_damaged_is_internal_and_the_log_says_where_and_what_helps() -> None:
+    class Damaged(MemoryLedger):
+        async def read_response(self, recorded: Recorded) -> bytes:
+            raise RecordDamaged("the recorded answer can't be read back: expected a CRC that fits")
+
+    road = Road(ledger=Damaged())
+    road.connector.let_go.set()
+    await road.answer(build.frame())
+    assert said(await road.answer(build.frame())) == "internal"
+    [line] = [line for line in road.log.getvalue().splitlines() if " record_unreadable " in line]
+    file = road.config.ledger.directory / "0000000000000001.segment"
+    assert f'file={file} offset=2 advice="{VERIFY}"' in line

@@ -163,9 +163,9 @@ class House:
         self.operators: list[Peer | None] = []
         self.left = 0
 
-    async def serve(self, stream: trio.SocketStream, callers: frozenset[str], operator: Peer | None) -> None:
+    async def serve(self, stream: trio.SocketStream, callers: frozenset[str], peer: Peer, is_operator: bool) -> None:
         self.let_in.append(callers)
-        self.operators.append(operator)
+        self.operators.append(peer if is_operator else None)
         while await stream.receive_some():
             pass
         await stream.aclose()

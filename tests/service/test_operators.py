@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -10,7 +11,7 @@ import trio
 import trio.testing
 from kit import build
 from kit.memory_ledger import MemoryLedger
-from kit.road import HeldConnector, Road, receipt, said
+from kit.road import STRANGER, HeldConnector, Road, receipt, said
 from msgspec import structs
 
 from sidecar.audit.tallying import GivenUp, Tallied
@@ -22,7 +23,7 @@ from sidecar.contract.operator_frames import (
     OperatorFrame,
     OperatorResolve,
 )
-from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.faults import REMAKE_SEAL, LedgerDamaged, LedgerUnavailable, RecordDamaged
 from sidecar.rules.conservation import Tally
 from sidecar.rules.framing import framed
 from sidecar.service.decision import Admitted
@@ -72,7 +73,11 @@ class Asking:
 
     def ask(self, frame: OperatorFrame) -> None:
         self._road.operators.take(
-            self._peer, frame, self._nursery.start_soon, lambda answer: self.answers.append(msgpack.unpackb(answer))
+            self._peer or STRANGER,
+            self._peer is not None,
+            frame,
+            self._nursery.start_soon,
+            lambda answer: self.answers.append(msgpack.unpackb(answer)),
         )
 
 
@@ -228,6 +233,28 @@ async def test_a_ledger_that_fails_says_unavailable_and_the_account_keeps_what_i
     assert road.operators.resolving == 0
 
 
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (LedgerUnavailable("1-2.seal can't be read: Input/output error"), "ledger_unavailable"),
+        (RecordDamaged("1-2.seal is damaged at byte 1024", file=Path("/l/1-2.seal"), offset=1024, advice=REMAKE_SEAL),
+         "internal"),
+    ],
+)  # fmt: skip
+async def test_what_is_on_record_and_cannot_be_read_is_told_and_ends_nothing(
+    fault: LedgerUnavailable, code: str
+) -> None:
+    road = await after_a_crash()
+    road.ledger.fail_find_with = fault
+    answer = await answered(road, decision())
+    assert (answer["code"], answer["message"], answer["request_id"]) == (code, str(fault), "lost")
+    [line] = [line for line in road.log.getvalue().splitlines() if " record_unreadable " in line]
+    is_damage = isinstance(fault, RecordDamaged)
+    assert is_damage == (f'file=/l/1-2.seal offset=1024 advice="{REMAKE_SEAL}"' in line)
+    road.ledger.fail_find_with = None
+    assert (await answered(road, decision()))["found"] == "settled"
+
+
 async def test_a_request_whose_end_this_run_could_not_record_waits_for_a_restart() -> None:
     road = Road(connector=HeldConnector())
     road.connector.let_go.set()
@@ -249,10 +276,15 @@ async def test_who_is_no_operator_is_refused_and_the_connection_goes_on(frame: O
         refused = msgpack.unpackb((await ours.receive_some())[4:])
         assert (refused["code"], refused["message"]) == ("not_admitted", "this peer is no operator here")
         assert refused.get("request_id") == getattr(frame, "request_id", None)
+        for _ in range(2):  # a line a second, for whom asks again and again
+            await ours.send_all(framed(canonical.encode(frame)))
+            await ours.receive_some()
         await ours.send_all(framed(build.frame(build.request(request_id="mine"))))
         assert said((await ours.receive_some())[4:]) == "end_turn"
         await ours.send_eof()
     assert road.ledger.completes[0][0].request_id == "mine"
+    [line] = [line for line in road.log.getvalue().splitlines() if " operator_refused " in line]
+    assert 'uid=4321 pid=4712 why="no [[operator]] means this peer"' in line
 
 
 async def test_a_caller_that_has_left_the_configuration_can_be_resolved() -> None:
@@ -412,7 +444,8 @@ async def test_a_ledger_that_cannot_be_read_again_is_told_and_contradicts_nothin
     assert answer["code"] == "internal"
     assert answer["message"].startswith("the ledger can't be read again: ")
     assert road.mismatches_found == 0
-    assert "check_failed" in road.log.getvalue()
+    [line] = [line for line in road.log.getvalue().splitlines() if " check_failed " in line]
+    assert (fault is LedgerDamaged) == ("advice=" in line and "sidecar ledger verify says more" in line)
     again.before = lambda goes_on: None
     assert (await answered(road, CHECK))["mismatches"] == []
 
