@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -120,5 +118,4 @@ class Look:
 
     def chill(self, descriptor: int) -> None:
         if self._cold:
-            with suppress(OSError):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            self._files.forget_if_it_can(descriptor)

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from sidecar.audit import seals as second_seals
 from sidecar.audit.reading import Reading
-from sidecar.audit.seal_proof import SealFile
+from sidecar.audit.seal_file import SealFile
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger import seal_format, sealed
 from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged

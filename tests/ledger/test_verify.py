@@ -28,7 +28,7 @@ from kit.small_ledgers import (
     three_segments,
 )
 
-from sidecar.audit import begun_ids, seal_proof
+from sidecar.audit import begun_ids, seal_file, seal_proof
 from sidecar.audit import decoder as second_decoder
 from sidecar.audit import look as second_look
 from sidecar.audit import reading as second_reading
@@ -43,7 +43,7 @@ from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.landing import Place
 
 LEDGER = Path("ledger")
-MODULES = [second_decoder, second_look, second_reading, second_records, second_seals, seal_proof, begun_ids]
+MODULES = [second_decoder, second_look, second_reading, second_records, second_seals, seal_file, seal_proof, begun_ids]
 SALT, LEDGER_ID = b"s" * 16, b"i" * 16
 
 
@@ -219,6 +219,15 @@ async def test_segments_in_another_order_are_refused(contents: Contents) -> None
     second, third = segment_name(2), segment_name(3)
     assert damage_of({**contents, second: contents[third], third: contents[second]}).segment.name == second
     assert damage_of({**contents, segment_name(4): contents[third]}).segment.name == segment_name(4)
+
+
+async def test_a_cold_reading_forgets_the_cache_of_all_that_it_reads_through_the_port(contents: Contents) -> None:
+    files = MemoryFiles(contents)
+    list(Reading(LEDGER, files=files, cold=True, prove_seals=True).batches())
+    assert sorted(files.forgotten) == [name for name in sorted(contents) if name != "lock"]
+    files = MemoryFiles(contents)
+    list(Reading(LEDGER, files=files, prove_seals=True).batches())
+    assert files.forgotten == []
 
 
 # --- tails ------------------------------------------------------------------------------------------------------
