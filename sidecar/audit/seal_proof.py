@@ -303,9 +303,6 @@ class SealProofs:
 
     def finish(self) -> None:
         """Behind the last segment: the rest is looked at by itself."""
-        for proof in self._proofs:
-            missing = self._directory / f"{self._segment.number + 1:016d}.segment"
-            raise LedgerDamaged(missing, 0, f"this segment, since {proof.file.path.name} is there")
         for name, _ in self._unseen():
             with suppress(FileNotFoundError):
                 file = SealFile(self._files, self._directory / name, cold=self._cold)

@@ -133,6 +133,24 @@ async def test_a_damaged_seal_is_said_with_what_helps(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("gone", [(2, 3), (1, 2, 3)])
+async def test_segments_that_only_their_seals_tell_of_are_missing_for_each_tool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str, gone: tuple[int, ...]
+) -> None:
+    await three_segments(tmp_path)
+    for number in gone:
+        (tmp_path / segment_name(number)).unlink()
+    if gone[0] == 1:
+        (tmp_path / "lock").unlink()
+    code, _, err = ran(capsys, tool, tmp_path)
+    path = tmp_path / segment_name(gone[0])
+    assert (code, f"{path} is damaged at byte 0: expected this segment, which has a seal; it is missing" in err) == (
+        os.EX_DATAERR,
+        True,
+    )
+
+
+@pytest.mark.parametrize("tool", TOOLS)
 def test_no_ledger_is_66(tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str) -> None:
     for directory in (tmp_path, tmp_path / "nowhere"):
         code, out, err = ran(capsys, tool, directory)

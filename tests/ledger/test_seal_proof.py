@@ -342,19 +342,15 @@ async def test_a_seal_that_another_covers_is_proved_as_well_and_a_broken_one_is_
     assert damage_of({**both, gone: bytes(len(old[gone]))}).segment.name == gone
 
 
-async def test_a_seal_behind_the_ledger_is_only_looked_at_by_itself_and_one_across_its_end_misses_a_segment(
-    merged: Contents,
-) -> None:
-    ranges = {name: second_seals.seal_range(name) or (0, 0) for name in seals_of(merged)}
-    across, (_, last) = next(item for item in ranges.items() if item[1][0] < item[1][1])
-    behind = max(ranges)
-    assert ranges[behind][0] > 2
-    first = {segment_name(1): merged[segment_name(1)]}
-    assert read({**first, behind: merged[behind]}).seals == 0
-    assert damage_of({**first, behind: merged[behind][:-1]}).segment.name == behind
-    kept = {name: merged[name] for name in map(segment_name, range(1, last))}
-    damage = damage_of({**kept, across: merged[across]})
-    assert (damage.segment.name, damage.expected) == (segment_name(last), f"this segment, since {across} is there")
+async def test_a_seal_tells_of_each_segment_that_it_is_of_and_of_those_before(merged: Contents) -> None:
+    [(first, last), (behind_first, _)] = [second_seals.seal_range(name) or (0, 0) for name in seals_of(merged)]
+    across, behind = seals_of(merged)
+    assert (first, last, behind_first) == (1, 2, 3)
+    one = {segment_name(1): merged[segment_name(1)]}
+    damage = damage_of({**one, behind: merged[behind]})
+    assert (damage.segment.name, damage.expected) == (segment_name(2), f"this segment, since {behind} is there")
+    damage = damage_of({**one, across: merged[across]})
+    assert (damage.segment.name, damage.expected) == (segment_name(2), "this segment, which has a seal; it is missing")
 
 
 # --- beside a live daemon -----------------------------------------------------------------------------------------

@@ -208,10 +208,12 @@ async def test_a_file_of_another_length_or_one_that_is_missing_is_refused(conten
     for number in (1, 2):
         rest = {name: content for name, content in contents.items() if name != segment_name(number)}
         damage = damage_of(rest)
-        assert (damage.segment.name, damage.expected) == (
-            segment_name(number),
-            "this segment, since segment 3 is there",
-        )
+        sealed = "this segment, which has a seal; it is missing"
+        assert (damage.segment.name, damage.expected) == (segment_name(number), sealed)
+        unsealed = {name: content for name, content in rest.items() if not name.endswith(".seal")}
+        damage = damage_of(unsealed)
+        unknown = f"segment {number}, or a checkpoint of segment {number}; both are missing"
+        assert (damage.segment.name, damage.expected) == (segment_name(number), unknown)
     assert damage_of({**contents, segment_name(0): b""}).segment.name == segment_name(0)
 
 
