@@ -30,7 +30,8 @@ one is gone before it could be opened, the look at the names is taken again. A r
 would give records twice, or sums of which a part is counted in the checkpoint too; so where more is dropped at once
 than is held, the reading ends, with the advice to read again.
 
-`prove_seals`: each seal is proved by the records too (`seal_proof`). Source: CONTRACT section 4, LEDGER section 5.
+`prove_seals`: each seal is proved by the records too (`seal_proof`). One that is damaged is said at the end, since
+nothing of the records is in doubt by that. Source: CONTRACT section 4, LEDGER section 5.
 """
 
 from __future__ import annotations
@@ -119,6 +120,11 @@ class Reading(RecordsInOrder):
         """How many have been proved."""
         return self._seals.count if self._seals is not None else 0
 
+    @property
+    def seal_damages(self) -> tuple[LedgerDamaged, ...]:
+        """What was found in seals so far; `batches` raises the first at its end, when all records have been given."""
+        return tuple(self._seals.damages) if self._seals is not None else ()
+
     def newest_segment(self) -> int:
         """The highest number that a segment has now; 0 for none. Raises NoLedger, OSError."""
         self._look.again()
@@ -144,6 +150,8 @@ class Reading(RecordsInOrder):
             if self._seals is not None:
                 self._seals.finish()
             self._check_checkpoint()
+            if self.seal_damages:
+                raise self.seal_damages[0]
         finally:
             self._look.let_go()
             if self._seals is not None:

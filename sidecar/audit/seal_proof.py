@@ -25,7 +25,7 @@ made when more was dropped than before the reading has the same freedom, up to t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -231,7 +231,11 @@ def _checkpoint(name: str) -> int:
 
 
 class SealProofs:
-    """The seals of a ledger, proved while it is read; `count` of them have been."""
+    """The seals of a ledger, proved while it is read; `count` of them have been.
+
+    A seal is made of records, so a damaged one takes nothing from them: it is noted in `damages`, and the reading goes
+    on without it.
+    """
 
     def __init__(self, files: DiskFiles, directory: Path, *, cold: bool) -> None:
         self._files = files
@@ -241,11 +245,25 @@ class SealProofs:
         self._seen: set[str] = set()
         self._segment: SegmentSums
         self.count = 0
+        self.damages: list[LedgerDamaged] = []
 
     def close(self) -> None:
         for proof in self._proofs:
             proof.file.close()
         self._proofs.clear()
+
+    @contextmanager
+    def _noting(self, proof: SealProof) -> Iterator[None]:
+        """Whatever damage is found within; this proof has then come to its end."""
+        try:
+            yield
+        except LedgerDamaged as damage:
+            self.damages.append(damage)
+            self._end(proof)
+
+    def _end(self, proof: SealProof) -> None:
+        self._proofs.remove(proof)
+        proof.file.close()
 
     def enter(self, number: int, segment_bytes: int, reading: RecordsInOrder, dropped_until: int) -> None:
         """Before the first record of a segment; the seals that begin here are gone along with from now on."""
@@ -257,20 +275,34 @@ class SealProofs:
                 proof = SealProof(file, reading, newest if since else dropped_until, dropped_since=since)
                 if first == number:
                     proof.check_begin(*reading.end_before)
+            except LedgerDamaged as damage:
+                file.close()
+                self.damages.append(damage)
             except BaseException:
                 file.close()
                 raise
-            self._proofs.append(proof)
+            else:
+                self._proofs.append(proof)
 
     def _opened(self, number: int, *, is_first: bool) -> Iterator[tuple[int, SealFile]]:
         """Those that begin with this segment, and at the first one those that begin before it; of a ledger that is
         being kept light, as it is now."""
         for name, (first, last) in self._unseen():
-            if first == number or (is_first and first < number <= last):
-                with suppress(FileNotFoundError):
-                    file = SealFile(self._files, self._directory / name, cold=self._cold)
-                    self._seen.add(name)
-                    yield first, file
+            begins_here = first == number or (is_first and first < number <= last)
+            if begins_here and (file := self._read(name)) is not None:
+                yield first, file
+
+    def _read(self, name: str) -> SealFile | None:
+        """None for one that is gone meanwhile, or is damaged."""
+        file = None
+        try:
+            file = SealFile(self._files, self._directory / name, cold=self._cold)
+        except FileNotFoundError:
+            return None
+        except LedgerDamaged as damage:
+            self.damages.append(damage)
+        self._seen.add(name)
+        return file
 
     def _unseen(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """The names are asked for until nothing new comes."""
@@ -287,27 +319,30 @@ class SealProofs:
     def take(self, lines: tuple[Line, ...]) -> None:
         for line in lines:
             self._segment.take(line)
-            for proof in self._proofs:
-                proof.take(line)
+        for proof in tuple(self._proofs):
+            with self._noting(proof):
+                for line in lines:
+                    proof.take(line)
 
     def leave(self, end: Members) -> None:
         """Behind the last record of a segment that nothing is wrong with."""
         row = self._segment.row(end)
         for proof in tuple(self._proofs):
-            proof.check_row(row)
-            if proof.file.last == end["segment"]:
-                proof.check_end(end)
-                self._proofs.remove(proof)
-                proof.file.close()
-                self.count += 1
+            with self._noting(proof):
+                proof.check_row(row)
+                if proof.file.last == end["segment"]:
+                    proof.check_end(end)
+                    self._end(proof)
+                    self.count += 1
 
     def finish(self) -> None:
         """Behind the last segment: the rest is looked at by itself."""
         for name, _ in self._unseen():
-            with suppress(FileNotFoundError):
-                file = SealFile(self._files, self._directory / name, cold=self._cold)
+            if (file := self._read(name)) is not None:
                 try:
                     for _ in file.entries():
                         pass
+                except LedgerDamaged as damage:
+                    self.damages.append(damage)
                 finally:
                     file.close()

@@ -353,6 +353,31 @@ async def test_a_seal_tells_of_each_segment_that_it_is_of_and_of_those_before(me
     assert (damage.segment.name, damage.expected) == (segment_name(2), "this segment, which has a seal; it is missing")
 
 
+async def test_a_damaged_seal_takes_nothing_from_the_records_and_is_said_at_their_end(contents: Contents) -> None:
+    """Wherever the damage is found: when the seal is opened, by a record, behind its segment or its last one."""
+    whole = read(contents)
+    entries, document = parsed(contents[FIRST])
+    (key, begin, completed), *rest = entries
+    other_row = structs.replace(document.segments[0], records=1)
+    for changed in (
+        contents[FIRST][:-1],
+        encoded([(key, (begin[0], begin[1] + 1), completed), *rest], document),
+        encoded(entries, structs.replace(document, before_end=1)),
+        encoded(entries, structs.replace(document, segments=(other_row,))),
+        encoded(entries, structs.replace(document, open=((1, 1),))),
+    ):
+        reading = Reading(LEDGER, files=MemoryFiles({**contents, FIRST: changed}), prove_seals=True)
+        with pytest.raises(LedgerDamaged) as refused:
+            list(reading.batches())
+        assert (refused.value.segment.name, reading.seal_damages) == (FIRST, (refused.value,))
+        assert (reading.records, reading.head, reading.held_micro_usd) == (
+            whole.records,
+            whole.head,
+            whole.held_micro_usd,
+        )
+        assert (reading.seals, reading.closed) == (1, True)
+
+
 # --- beside a live daemon -----------------------------------------------------------------------------------------
 
 
