@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -44,7 +42,7 @@ class Look:
             self.names = self._files.names(self._directory)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoLedger(f"{self._directory}: {error.strerror}") from None
-        if "lock" not in self.names and not self.segments() and not self.newest_checkpoint():
+        if "lock" not in self.names and not (self.segments() or self._seals() or self.newest_checkpoint()):
             raise NoLedger(f"{self._directory} holds no ledger: no segment is in it")
 
     def segments(self) -> list[int]:
@@ -53,6 +51,36 @@ class Look:
         if 0 in numbers:
             raise LedgerDamaged(self.segment_path(0), 0, "segments that are numbered from 1 on")
         return sorted(numbers)
+
+    def _seals(self) -> list[tuple[int, int, str]]:
+        """The first and last segment of each, and its name."""
+        return [(*found, name) for name in self.names if (found := decoder.seal_range(name))]
+
+    def _sealed_until(self) -> int:
+        """The last segment of the seals that follow each other from the first segment, or the checkpoint, on."""
+        until = self.newest_checkpoint()
+        for first, last, _ in sorted(self._seals()):
+            if first <= until + 1:
+                until = max(until, last)
+        return until
+
+    def why_expected(self, number: int) -> str | None:
+        """What is to be said where this segment is not there; None where no name tells that it ever was.
+
+        A seal is made, and a segment behind it, only after the segment itself: so one that can't be opened after this
+        look is gone.
+        """
+        behind = [one for one in self.segments() if one > number]
+        if number <= self._sealed_until():
+            return "this segment, which has a seal; it is missing"
+        if behind:
+            return f"segment {number}, or a checkpoint of segment {behind[0] - 1}; both are missing"
+        for _, last, name in self._seals():
+            if last >= number:
+                return f"this segment, since {name} is there"
+        if self.newest_checkpoint() == number - 1 > 0:
+            return f"this segment, since there is a checkpoint of segment {number - 1}"
+        return None
 
     def newest_checkpoint(self) -> int:
         """The last segment that it stands for; 0 for none."""
@@ -120,5 +148,4 @@ class Look:
 
     def chill(self, descriptor: int) -> None:
         if self._cold:
-            with suppress(OSError):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            self._files.forget_if_it_can(descriptor)

@@ -8,6 +8,9 @@ between two looks, and a second look settles it:
     a whole batch behind one that is not   the first is looked at again, and only then is it damage
     a next segment that was not there      this one is looked at again: it may have grown before that one came
 
+Each segment that was there once and that no checkpoint stands for must be there: a segment behind it, a seal that names
+it or a segment behind it, or a checkpoint of the one before it tells that it was.
+
 Behind the last batch of a segment stand zeros. Other bytes there are a tail:
 
     the segment is        closed by a clean exit   decision
@@ -27,7 +30,8 @@ one is gone before it could be opened, the look at the names is taken again. A r
 would give records twice, or sums of which a part is counted in the checkpoint too; so where more is dropped at once
 than is held, the reading ends, with the advice to read again.
 
-`prove_seals`: each seal is proved by the records too (`seal_proof`). Source: CONTRACT section 4, LEDGER section 5.
+`prove_seals`: each seal is proved by the records too (`seal_proof`). One that is damaged is said at the end, since
+nothing of the records is in doubt by that. Source: CONTRACT section 4, LEDGER section 5.
 """
 
 from __future__ import annotations
@@ -116,6 +120,11 @@ class Reading(RecordsInOrder):
         """How many have been proved."""
         return self._seals.count if self._seals is not None else 0
 
+    @property
+    def seal_damages(self) -> tuple[LedgerDamaged, ...]:
+        """What was found in seals so far; `batches` raises the first at its end, when all records have been given."""
+        return tuple(self._seals.damages) if self._seals is not None else ()
+
     def newest_segment(self) -> int:
         """The highest number that a segment has now; 0 for none. Raises NoLedger, OSError."""
         self._look.again()
@@ -141,25 +150,23 @@ class Reading(RecordsInOrder):
             if self._seals is not None:
                 self._seals.finish()
             self._check_checkpoint()
+            if self.seal_damages:
+                raise self.seal_damages[0]
         finally:
             self._look.let_go()
             if self._seals is not None:
                 self._seals.close()
 
     def _of_segments(self) -> Generator[Batch, None, None]:
-        newest = self.newest_segment()
-        descriptor = self._opened_next(newest)
-        if descriptor is None and self.dropped_until:
-            path = self._look.segment_path(self.dropped_until + 1)
-            raise LedgerDamaged(path, 0, f"this segment, since there is a checkpoint of segment {self.dropped_until}")
+        descriptor = self._opened_or_none_is_there()
         while descriptor is not None:
             following: int | None = None
             try:
                 header = self._header(descriptor)
-                following = self._opened_next(0)
+                following = self._opened_next()
                 yield from self._batches(descriptor, header)
                 if following is None:
-                    following = self._opened_next(self.newest_segment())
+                    following = self._opened_or_none_is_there()
                     if following is not None:  # it has come since: what came before it did too
                         yield from self._batches(descriptor, header)
                 self._leave(descriptor, header, following)
@@ -212,19 +219,24 @@ class Reading(RecordsInOrder):
 
     # --- segments ---------------------------------------------------------------------------------------------
 
-    def _opened_next(self, newest: int) -> int | None:
-        """The descriptor of the segment that comes next; None if there is none, and then none up to `newest`."""
-        number = self.segment + 1
+    def _opened_next(self) -> int | None:
+        """The descriptor of the segment that comes next, if it is there."""
         with suppress(FileNotFoundError):
-            return self._look.opened(number)
-        if newest > number:
-            with suppress(FileNotFoundError):  # two can have come between the two looks
-                return self._look.opened(number)
+            return self._look.opened(self.segment + 1)
+        return None
+
+    def _opened_or_none_is_there(self) -> int | None:
+        """As `_opened_next`, and None is certain: no segment behind it, no seal and no checkpoint tells of it."""
+        number = self.segment + 1
+        self._look.again()
+        expected = self._look.why_expected(number)
+        descriptor = self._opened_next()
+        if descriptor is None and expected is not None:
             self._look.again()
             if self._look.newest_checkpoint() >= number:
                 raise OSError(errno.ESTALE, f"segment {number} was dropped while those before it were read: read again")
-            raise LedgerDamaged(self._look.segment_path(number), 0, f"this segment, since segment {newest} is there")
-        return None
+            raise LedgerDamaged(self._look.segment_path(number), 0, expected)
+        return descriptor
 
     def _header(self, descriptor: int) -> Segment:
         path = self._look.segment_path(self.segment + 1)

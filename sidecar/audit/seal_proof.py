@@ -24,11 +24,8 @@ made when more was dropped than before the reading has the same freedom, up to t
 
 from __future__ import annotations
 
-import os
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -36,13 +33,13 @@ from typing import Final
 import msgspec
 
 from sidecar.audit import seals as decoder
-from sidecar.audit.decoder import Line, Members, Unexpected
+from sidecar.audit.decoder import Line, Members
 from sidecar.audit.records_in_order import RecordsInOrder
-from sidecar.audit.seals import BLOCK_BYTES, ENTRY_BYTES, NO_PLACE, TRAILER_BYTES, Entry, Place
-from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged
+from sidecar.audit.seal_file import SealFile
+from sidecar.audit.seals import NO_PLACE, Place
+from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 
-_AT_ONCE: Final = 64
 _NEVER: Final = 1 << 64
 _pack: Final = msgspec.msgpack.Encoder().encode
 
@@ -94,84 +91,6 @@ class SegmentSums:
             "admitted_until_unix_ms": self._admitted_until,
             "expires_until_unix_ms": self._expires_until,
         }
-
-
-class SealFile:
-    """One seal, every byte of it looked at when it is opened; then looked up in, until `close`."""
-
-    def __init__(self, files: DiskFiles, path: Path, *, cold: bool) -> None:
-        """Raises LedgerDamaged, OSError."""
-        self.path = path
-        first_and_last = decoder.seal_range(path.name)
-        assert first_and_last is not None
-        self.first, self.last = first_and_last
-        self._files = files
-        self._descriptor = files.open_to_read(path)
-        try:
-            if cold:
-                with suppress(OSError):
-                    os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            self._read()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._files.close(self._descriptor)
-
-    def damaged(self, offset: int, expected: str) -> LedgerDamaged:
-        return LedgerDamaged(self.path, offset, expected, SEAL_AGAIN)
-
-    def _read(self) -> None:
-        size = self._files.size(self._descriptor)
-        place = max(0, size - TRAILER_BYTES)
-        try:
-            trailer = decoder.seal_trailer(self._files.read(self._descriptor, TRAILER_BYTES, place), size)
-            place = self.document_at = trailer.document_begin
-            document = self._files.read(self._descriptor, trailer.document_end - place, place)
-            self.document = decoder.seal_document(document, trailer, self.first, self.last)
-            place = trailer.fences_begin
-            fences = self._files.read(self._descriptor, trailer.document_begin - place, place)
-            decoder.check_fences(fences, trailer)
-        except Unexpected as fault:
-            advice = CHANGE_VERSION if fault.other_version else SEAL_AGAIN
-            raise LedgerDamaged(self.path, place, str(fault), advice) from None
-        self._fences = array("Q", (int.from_bytes(fences[at : at + 8], "big") for at in range(0, len(fences), 8)))
-
-    def entries(self) -> Iterator[tuple[int, Entry]]:
-        """All of them with where they stand: whole blocks, as their fences say, in the order of their keys."""
-        seed = decoder.seal_seed(self.document["end"]["ledger_id"], self.first, self.last)
-        blocks, count, key = len(self._fences), 0, b""
-        for first in range(0, blocks, _AT_ONCE):
-            piece = self._files.read(self._descriptor, min(_AT_ONCE, blocks - first) * BLOCK_BYTES, first * BLOCK_BYTES)
-            for number in range(first, min(first + _AT_ONCE, blocks)):
-                begin = number * BLOCK_BYTES
-                block = piece[(number - first) * BLOCK_BYTES :][:BLOCK_BYTES]
-                try:
-                    entries = list(decoder.entries_of(block, seed, is_last=number == blocks - 1))
-                except Unexpected as fault:
-                    raise self.damaged(begin + (fault.place or 0), str(fault)) from None
-                if int.from_bytes(block[:8], "big") != self._fences[number]:
-                    raise self.damaged(blocks * BLOCK_BYTES + 8 * number, "the first key of its block")
-                for at, entry in enumerate(entries):
-                    if count and entry.key <= key:
-                        raise self.damaged(begin + ENTRY_BYTES * at, "a key behind the one before it")
-                    key, count = entry.key, count + 1
-                    yield begin + ENTRY_BYTES * at, entry
-        if count != self.document["entries"]:
-            raise self.damaged(self.document_at, f"{count} entries in the document")
-
-    def find(self, key: bytes) -> tuple[int, Entry | None]:
-        """With the block that it stands in, or would; the block has been checked before."""
-        prefix = int.from_bytes(key[:8], "big")
-        number = bisect_right(self._fences, prefix) - 1
-        while number >= 0:
-            block = self._files.read(self._descriptor, BLOCK_BYTES, number * BLOCK_BYTES)
-            entry = decoder.found_in(block, key)
-            if entry is not None or self._fences[number] != prefix or not number:
-                return number * BLOCK_BYTES, entry
-            number -= 1  # the block before may end with keys of the same first half
-        return 0, None
 
 
 class SealProof:
@@ -312,7 +231,11 @@ def _checkpoint(name: str) -> int:
 
 
 class SealProofs:
-    """The seals of a ledger, proved while it is read; `count` of them have been."""
+    """The seals of a ledger, proved while it is read; `count` of them have been.
+
+    A seal is made of records, so a damaged one takes nothing from them: it is noted in `damages`, and the reading goes
+    on without it.
+    """
 
     def __init__(self, files: DiskFiles, directory: Path, *, cold: bool) -> None:
         self._files = files
@@ -322,11 +245,25 @@ class SealProofs:
         self._seen: set[str] = set()
         self._segment: SegmentSums
         self.count = 0
+        self.damages: list[LedgerDamaged] = []
 
     def close(self) -> None:
         for proof in self._proofs:
             proof.file.close()
         self._proofs.clear()
+
+    @contextmanager
+    def _noting(self, proof: SealProof) -> Iterator[None]:
+        """Whatever damage is found within; this proof has then come to its end."""
+        try:
+            yield
+        except LedgerDamaged as damage:
+            self.damages.append(damage)
+            self._end(proof)
+
+    def _end(self, proof: SealProof) -> None:
+        self._proofs.remove(proof)
+        proof.file.close()
 
     def enter(self, number: int, segment_bytes: int, reading: RecordsInOrder, dropped_until: int) -> None:
         """Before the first record of a segment; the seals that begin here are gone along with from now on."""
@@ -338,20 +275,34 @@ class SealProofs:
                 proof = SealProof(file, reading, newest if since else dropped_until, dropped_since=since)
                 if first == number:
                     proof.check_begin(*reading.end_before)
+            except LedgerDamaged as damage:
+                file.close()
+                self.damages.append(damage)
             except BaseException:
                 file.close()
                 raise
-            self._proofs.append(proof)
+            else:
+                self._proofs.append(proof)
 
     def _opened(self, number: int, *, is_first: bool) -> Iterator[tuple[int, SealFile]]:
         """Those that begin with this segment, and at the first one those that begin before it; of a ledger that is
         being kept light, as it is now."""
         for name, (first, last) in self._unseen():
-            if first == number or (is_first and first < number <= last):
-                with suppress(FileNotFoundError):
-                    file = SealFile(self._files, self._directory / name, cold=self._cold)
-                    self._seen.add(name)
-                    yield first, file
+            begins_here = first == number or (is_first and first < number <= last)
+            if begins_here and (file := self._read(name)) is not None:
+                yield first, file
+
+    def _read(self, name: str) -> SealFile | None:
+        """None for one that is gone meanwhile, or is damaged."""
+        file = None
+        try:
+            file = SealFile(self._files, self._directory / name, cold=self._cold)
+        except FileNotFoundError:
+            return None
+        except LedgerDamaged as damage:
+            self.damages.append(damage)
+        self._seen.add(name)
+        return file
 
     def _unseen(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """The names are asked for until nothing new comes."""
@@ -368,30 +319,30 @@ class SealProofs:
     def take(self, lines: tuple[Line, ...]) -> None:
         for line in lines:
             self._segment.take(line)
-            for proof in self._proofs:
-                proof.take(line)
+        for proof in tuple(self._proofs):
+            with self._noting(proof):
+                for line in lines:
+                    proof.take(line)
 
     def leave(self, end: Members) -> None:
         """Behind the last record of a segment that nothing is wrong with."""
         row = self._segment.row(end)
         for proof in tuple(self._proofs):
-            proof.check_row(row)
-            if proof.file.last == end["segment"]:
-                proof.check_end(end)
-                self._proofs.remove(proof)
-                proof.file.close()
-                self.count += 1
+            with self._noting(proof):
+                proof.check_row(row)
+                if proof.file.last == end["segment"]:
+                    proof.check_end(end)
+                    self._end(proof)
+                    self.count += 1
 
     def finish(self) -> None:
         """Behind the last segment: the rest is looked at by itself."""
-        for proof in self._proofs:
-            missing = self._directory / f"{self._segment.number + 1:016d}.segment"
-            raise LedgerDamaged(missing, 0, f"this segment, since {proof.file.path.name} is there")
         for name, _ in self._unseen():
-            with suppress(FileNotFoundError):
-                file = SealFile(self._files, self._directory / name, cold=self._cold)
+            if (file := self._read(name)) is not None:
                 try:
                     for _ in file.entries():
                         pass
+                except LedgerDamaged as damage:
+                    self.damages.append(damage)
                 finally:
                     file.close()

@@ -27,8 +27,9 @@ _HELP: Final = {
     "show": "what stands before that place has been given; what is indeterminate there may have ended behind it",
     "spend": "what stands before that place has been summed; what is indeterminate there may have ended behind it",
     "export": "what stands before that place has been given",
-    "resolve": "nothing was written; sidecar ledger verify {} says more",
+    "resolve": "nothing was written",
 }
+_HELP_WITH_A_SEAL: Final = {**_HELP, "verify": "the records are sound"}
 _PIECE_CHARACTERS: Final = 1 << 16
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGIN_AFTER_SECONDS: Final = 1.0
@@ -40,7 +41,7 @@ def told(command: str, directory: Path, read: Callable[[], object]) -> int:
     try:
         read()
     except LedgerDamaged as damage:
-        say(f"sidecar ledger {command}: {damage}; {_HELP[command].format(directory)}")
+        say(f"sidecar ledger {command}: {with_help(command, directory, damage)}")
         return os.EX_DATAERR
     except NoLedger as absent:
         say(f"sidecar ledger {command}: {absent}")
@@ -58,9 +59,14 @@ def dropped_in_words(reading: Reading) -> str:
     return f"up to segment {reading.dropped_until}: {requests} charged {dropped.charged_micro_usd} micro-USD"
 
 
-def help_of(directory: Path) -> str:
-    """What helps where a ledger is damaged, beside the advice that the damage itself has."""
-    return _HELP["verify"].format(directory)
+def with_help(command: str, directory: Path, damage: LedgerDamaged) -> str:
+    """The damage, and what helps beside the advice that it has itself."""
+    helps = _HELP_WITH_A_SEAL if is_in_a_seal(damage) else _HELP
+    return f"{damage}; {helps[command].format(directory)}"
+
+
+def is_in_a_seal(damage: LedgerDamaged) -> bool:
+    return damage.segment.suffix == ".seal"
 
 
 def write_lines(lines: Iterable[str]) -> None:

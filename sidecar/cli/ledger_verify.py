@@ -8,14 +8,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sidecar.audit.look import NoLedger
 from sidecar.audit.reading import Reading, Tail
-from sidecar.cli.ledger_reading import Progress, dropped_in_words, help_of, told
+from sidecar.cli.ledger_reading import Progress, dropped_in_words, is_in_a_seal, told, with_help
 from sidecar.cli.output import line_out, say, write_out
 from sidecar.cli.receipt import dollars
-from sidecar.ledger.faults import CHANGE_VERSION, LedgerDamaged
+from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
+
+# From verify itself, which is what the usual advice names first.
+_ADVICE: Final = {
+    RESTORE: "keep the directory as it is; sidecar ledger repair writes what can be read into a new directory"
+}
 
 
 def verify(directory: Path, *, as_json: bool) -> int:
@@ -31,7 +36,7 @@ def verify(directory: Path, *, as_json: bool) -> int:
         except LedgerDamaged as damage:
             damaged.append(damage)
         write_out("".join(f"{line}\n" for line in _lines(reading, directory, damaged[0] if damaged else None)))
-        for note in _notes(reading):
+        for note in _notes(reading, damaged):
             say(f"sidecar ledger verify: note: {note}")
         if damaged:
             raise damaged[0]
@@ -40,11 +45,16 @@ def verify(directory: Path, *, as_json: bool) -> int:
 
 
 def _read(reading: Reading) -> None:
+    """Raises as `batches` does, with the advice that verify gives."""
     progress = Progress()
     newest = reading.newest_segment()
     try:
         for _ in reading.batches():
             progress.at(reading, newest)
+    except LedgerDamaged as damage:
+        if damage.advice not in _ADVICE:
+            raise
+        raise LedgerDamaged(damage.segment, damage.offset, damage.expected, _ADVICE[damage.advice]) from None
     finally:
         progress.over()
 
@@ -61,19 +71,30 @@ def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> l
         ("charged", f"{reading.charged_micro_usd} micro-USD = {dollars(reading.charged_micro_usd)}"),
         ("held", f"{held} micro-USD = {dollars(held)}"),
         *([("dropped", dropped_in_words(reading) + ", counted above")] if reading.dropped_until else []),
-        ("seals", f"{reading.seals}, each as the records have it" if reading.seals else "0"),
+        ("seals", _of_seals(reading)),
         ("closed", "by a clean exit" if reading.closed and reading.segment else "no: in use, or ended by a crash"),
         ("chain head", f"{reading.head.hex()}, after batch {reading.batch}"),
     )
-    verdict = "sound"
-    if damage is not None:
-        verdict = f"{'of another version' if damage.advice == CHANGE_VERSION else 'damaged'}; up to that place:"
-    return [f"{directory}: {verdict}", *(f"{name + ':':<12}{what}" for name, what in rows)]
+    return [f"{directory}: {_verdict(damage)}", *(f"{name + ':':<12}{what}" for name, what in rows)]
 
 
-def _notes(reading: Reading) -> list[str]:
-    """What is no damage, and yet no part of a ledger that was closed."""
+def _verdict(damage: LedgerDamaged | None) -> str:
+    if damage is None:
+        return "sound"
+    what = "of another version" if damage.advice == CHANGE_VERSION else "damaged"
+    return f"a seal is {what}; the records are sound:" if is_in_a_seal(damage) else f"{what}; up to that place:"
+
+
+def _of_seals(reading: Reading) -> str:
+    proved = f"{reading.seals}, each as the records have it" if reading.seals else "0"
+    return proved + (f"; and {len(reading.seal_damages)} damaged" if reading.seal_damages else "")
+
+
+def _notes(reading: Reading, said: list[LedgerDamaged]) -> list[str]:
+    """What is no damage, and yet no part of a ledger that was closed; and damaged seals beside the damage that is said
+    anyway."""
     notes = [_of_tail(tail) for tail in reading.tails]
+    notes += [str(damage) for damage in reading.seal_damages if damage not in said]
     if reading.leftovers:
         names = ", ".join(reading.leftovers)
         notes.append(f"{names}: left by a dropping that was interrupted, and not read; the daemon removes them")
@@ -97,7 +118,7 @@ def _as_json(reading: Reading, directory: Path) -> int:
     try:
         _read(reading)
     except LedgerDamaged as fault:
-        code, error, damage = os.EX_DATAERR, f"{fault}; {help_of(directory)}", fault
+        code, error, damage = os.EX_DATAERR, with_help("verify", directory, fault), fault
     except NoLedger as fault:
         code, error = os.EX_NOINPUT, str(fault)
     except OSError as fault:

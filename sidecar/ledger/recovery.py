@@ -72,7 +72,7 @@ Decision = Literal["go_on", "set_aside"] | Damage
 # What is damage whatever else is there, in the order in which it is looked for: what should have stood there, and what
 # to do.
 DAMAGES: Final[dict[Damage, tuple[str, str]]] = {
-    "missing": ("segment {number} before this one; it is missing", RESTORE),
+    "missing": ("segment {number}, or a checkpoint of segment {before}; both are missing", RESTORE),
     "sealed_missing": ("this segment, which has a seal; it is missing", RESTORE),
     "other_end_than_sealed": ("a batch that continues the chain, up to {end} as the segment's seal says", RESTORE),
     "no_header": ("{fault}", RESTORE),
@@ -190,7 +190,7 @@ def replay(
     for expected, number in enumerate(numbers, start=first):
         path = segment_path(directory, number)
         if number != expected:
-            raise damaged(path, 0, "missing", number=expected)
+            raise damaged(segment_path(directory, expected), 0, "missing", number=expected, before=number - 1)
         descriptor = files.open_to_read(path)
         try:
             if cold:

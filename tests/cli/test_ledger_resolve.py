@@ -105,7 +105,8 @@ def test_a_damaged_ledger_and_none_are_refused_and_nothing_is_written(
     damage(directory, 1, 4 * BLOCK)
     before = contents_of(directory)
     assert resolved(directory) == os.EX_DATAERR
-    assert "nothing was written" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert (err.count("sidecar ledger verify"), err.endswith("; nothing was written\n")) == (1, True)
     assert contents_of(directory) == before
     assert resolved(directory / "nowhere") == os.EX_NOINPUT
     assert not (directory / "nowhere").exists()

@@ -16,6 +16,7 @@ from sidecar.audit.reading import Reading
 from sidecar.cli.ledger_reading import Progress, instant, write_lines
 from sidecar.cli.main import main
 from sidecar.cli.table import table
+from sidecar.ledger.faults import RESTORE, SEAL_AGAIN
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 TOOLS = ("verify", "show", "spend", "export")
@@ -74,10 +75,16 @@ async def test_damage_is_said_with_its_place_what_was_expected_and_which_command
     assert out.startswith(f"{tmp_path}: damaged; up to that place:\nsegments:   2\nrecords:    8\n")
     assert err.startswith(f"sidecar ledger verify: {path} is damaged at byte {2 * BLOCK}: expected a batch whose CRC")
     assert err.endswith(f"sidecar ledger export {tmp_path} gives it\n")
+    assert "sidecar ledger verify says more" not in err
     code, out, err = ran(capsys, "verify", tmp_path, "--json")
     told = json.loads(out)
     assert (code, err, told["ok"], told["exit_code"], told["records"]) == (os.EX_DATAERR, "", False, os.EX_DATAERR, 8)
     assert (told["damage"]["segment"], told["damage"]["offset"]) == (str(path), 2 * BLOCK)
+    repair = "keep the directory as it is; sidecar ledger repair writes what can be read into a new directory"
+    assert told["damage"]["advice"] == repair == RESTORE.replace("sidecar ledger verify says more, and ", "")
+    assert repair in told["error"]
+    for tool in TOOLS[1:]:
+        assert "sidecar ledger verify says more, and" in ran(capsys, tool, tmp_path)[2]
 
 
 async def test_a_torn_tail_is_a_note_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,16 +127,72 @@ async def test_what_was_dropped_is_counted_and_said_and_what_is_left_over_is_a_n
     assert (told["checkpoint_on_record"], told["indeterminate"]) == (False, 1)
 
 
-async def test_a_damaged_seal_is_said_with_what_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    await three_segments(tmp_path)
-    seal = tmp_path / f"{1:016d}-{1:016d}.seal"
+def seal_damaged(directory: Path, number: int) -> Path:
+    seal = directory / f"{number:016d}-{number:016d}.seal"
     content = seal.read_bytes()
     seal.write_bytes(content[:1] + bytes([content[1] ^ 1]) + content[2:])
-    code, _, err = ran(capsys, "verify", tmp_path)
+    return seal
+
+
+async def test_a_damaged_seal_is_said_with_what_helps_and_the_figures_are_of_all_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    _, sound, _ = ran(capsys, "verify", tmp_path)
+    seal = seal_damaged(tmp_path, 1)
+    code, out, err = ran(capsys, "verify", tmp_path)
     assert code == os.EX_DATAERR
-    assert f"{seal} is damaged at byte 0: expected a block whose CRC fits; nothing is lost: remove this file" in err
+    assert err == (
+        f"sidecar ledger verify: {seal} is damaged at byte 0: expected a block whose CRC fits; nothing is lost: remove "
+        "this file, and it is made again from its segments; the records are sound\n"
+    )
+    assert out == sound.replace(": sound\n", ": a seal is damaged; the records are sound:\n").replace(
+        "seals:      2, each as the records have it\n", "seals:      1, each as the records have it; and 1 damaged\n"
+    )
+    told = json.loads(ran(capsys, "verify", tmp_path, "--json")[1])
+    assert (told["exit_code"], told["records"], told["charged_micro_usd"]) == (os.EX_DATAERR, 14, 300)
+    assert (told["damage"]["segment"], told["damage"]["advice"]) == (str(seal), SEAL_AGAIN)
     for tool in TOOLS[1:]:  # they don't read seals
         assert ran(capsys, tool, tmp_path)[0] == 0
+
+
+async def test_damaged_seals_beside_another_damage_are_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    first, second = seal_damaged(tmp_path, 1), seal_damaged(tmp_path, 2)
+    code, out, err = ran(capsys, "verify", tmp_path)
+    assert (code, "seals:      0; and 2 damaged\n" in out) == (os.EX_DATAERR, True)
+    note, said = err.splitlines()
+    assert note.startswith(f"sidecar ledger verify: note: {second} is damaged at byte 0")
+    assert said.startswith(f"sidecar ledger verify: {first} is damaged at byte 0")
+    path = damage(tmp_path, 3, 2 * BLOCK + 50)
+    code, out, err = ran(capsys, "verify", tmp_path)
+    assert (code, out.splitlines()[0]) == (os.EX_DATAERR, f"{tmp_path}: damaged; up to that place:")
+    *notes, said = err.splitlines()
+    assert [str(seal) for seal in (first, second) if any(f"note: {seal} is damaged" in note for note in notes)] == [
+        str(first),
+        str(second),
+    ]
+    assert said.startswith(f"sidecar ledger verify: {path} is damaged at byte {2 * BLOCK}")
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("gone", [(2, 3), (1, 2, 3)])
+async def test_segments_that_only_their_seals_tell_of_are_missing_for_each_tool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str, gone: tuple[int, ...]
+) -> None:
+    await three_segments(tmp_path)
+    for number in gone:
+        (tmp_path / segment_name(number)).unlink()
+    if gone[0] == 1:
+        (tmp_path / "lock").unlink()
+    code, _, err = ran(capsys, tool, tmp_path)
+    path = tmp_path / segment_name(gone[0])
+    assert (code, f"{path} is damaged at byte 0: expected this segment, which has a seal; it is missing" in err) == (
+        os.EX_DATAERR,
+        True,
+    )
 
 
 @pytest.mark.parametrize("tool", TOOLS)

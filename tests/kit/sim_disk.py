@@ -470,6 +470,9 @@ class SimDisk(DiskFiles):
         self._sync(file, self._changes("forget_cache"))
         file.forget_cache()
 
+    def forget_if_it_can(self, descriptor: int) -> None:
+        return  # advice, which a kernel may leave
+
     def sync_directory(self, path: Path) -> None:
         fault = self._changes("sync_directory")
         directory = self._directory(path)

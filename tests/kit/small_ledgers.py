@@ -79,6 +79,7 @@ class MemoryFiles(DiskFiles):
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self._opened: list[str] = []
+        self.forgotten: list[str] = []
 
     def names(self, directory: Path) -> list[str]:
         return sorted(self.contents)
@@ -98,6 +99,9 @@ class MemoryFiles(DiskFiles):
 
     def close(self, descriptor: int) -> None:
         return
+
+    def forget_if_it_can(self, descriptor: int) -> None:
+        self.forgotten.append(self._opened[descriptor])
 
 
 class RecordedFiles(DiskFiles):

@@ -131,3 +131,20 @@ def test_a_directory_above_that_is_not_ours_to_sync_is_left_alone(code: int, tmp
     WatchedDirectories({tmp_path.parent: code}).make_directory(tmp_path / "ledger")
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         WatchedDirectories({tmp_path: errno.EIO}).make_directory(tmp_path / "ledger")
+
+
+def test_forgetting_where_it_can_be_done_is_advice_that_never_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"kept")
+    descriptor = DiskFiles().open_to_read(path)
+    advised = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *advice: advised.append(advice))
+    DiskFiles().forget_if_it_can(descriptor)
+    assert advised == [(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)]
+    monkeypatch.undo()
+    DiskFiles().close(descriptor)
+    DiskFiles().forget_if_it_can(descriptor)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        DiskFiles().forget_cache(descriptor)

@@ -173,10 +173,19 @@ def test_no_crash_leaves(damage: Damage, target: int) -> None:
 def test_a_segment_before_another_is_missing(missing: int) -> None:
     segments = ledger_with(lambda segment: None, LAST)
     del segments[missing]
-    with pytest.raises(LedgerDamaged, match=f"segment {missing} before this one; it is missing") as refused:
+    said = f"segment {missing}, or a checkpoint of segment {missing}; both are missing"
+    with pytest.raises(LedgerDamaged, match=said) as refused:
         read(segments)
-    assert refused.value.segment == segment_path(FOLDER, missing + 1)
+    assert refused.value.segment == segment_path(FOLDER, missing)
     assert refused.value.advice == DAMAGES["missing"][1]
+
+
+def test_where_several_are_missing_at_the_front_a_checkpoint_of_the_last_of_them_would_do() -> None:
+    segments = ledger_with(lambda segment: None, LAST)
+    del segments[1], segments[2]
+    with pytest.raises(LedgerDamaged, match="segment 1, or a checkpoint of segment 2; both are missing") as refused:
+        read(segments)
+    assert refused.value.segment == segment_path(FOLDER, 1)
 
 
 # --- what is behind the last batch -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from sidecar.audit import seals as second_seals
 from sidecar.audit.reading import Reading
-from sidecar.audit.seal_proof import SealFile
+from sidecar.audit.seal_file import SealFile
 from sidecar.ledger import checkpoint as checkpoints
 from sidecar.ledger import seal_format, sealed
 from sidecar.ledger.faults import CHANGE_VERSION, SEAL_AGAIN, LedgerDamaged
@@ -344,19 +344,40 @@ async def test_a_seal_that_another_covers_is_proved_as_well_and_a_broken_one_is_
     assert damage_of({**both, gone: bytes(len(old[gone]))}).segment.name == gone
 
 
-async def test_a_seal_behind_the_ledger_is_only_looked_at_by_itself_and_one_across_its_end_misses_a_segment(
-    merged: Contents,
-) -> None:
-    ranges = {name: second_seals.seal_range(name) or (0, 0) for name in seals_of(merged)}
-    across, (_, last) = next(item for item in ranges.items() if item[1][0] < item[1][1])
-    behind = max(ranges)
-    assert ranges[behind][0] > 2
-    first = {segment_name(1): merged[segment_name(1)]}
-    assert read({**first, behind: merged[behind]}).seals == 0
-    assert damage_of({**first, behind: merged[behind][:-1]}).segment.name == behind
-    kept = {name: merged[name] for name in map(segment_name, range(1, last))}
-    damage = damage_of({**kept, across: merged[across]})
-    assert (damage.segment.name, damage.expected) == (segment_name(last), f"this segment, since {across} is there")
+async def test_a_seal_tells_of_each_segment_that_it_is_of_and_of_those_before(merged: Contents) -> None:
+    [(first, last), (behind_first, _)] = [second_seals.seal_range(name) or (0, 0) for name in seals_of(merged)]
+    across, behind = seals_of(merged)
+    assert (first, last, behind_first) == (1, 2, 3)
+    one = {segment_name(1): merged[segment_name(1)]}
+    damage = damage_of({**one, behind: merged[behind]})
+    assert (damage.segment.name, damage.expected) == (segment_name(2), f"this segment, since {behind} is there")
+    damage = damage_of({**one, across: merged[across]})
+    assert (damage.segment.name, damage.expected) == (segment_name(2), "this segment, which has a seal; it is missing")
+
+
+async def test_a_damaged_seal_takes_nothing_from_the_records_and_is_said_at_their_end(contents: Contents) -> None:
+    """Wherever the damage is found: when the seal is opened, by a record, behind its segment or its last one."""
+    whole = read(contents)
+    entries, document = parsed(contents[FIRST])
+    (key, begin, completed), *rest = entries
+    other_row = structs.replace(document.segments[0], records=1)
+    for changed in (
+        contents[FIRST][:-1],
+        encoded([(key, (begin[0], begin[1] + 1), completed), *rest], document),
+        encoded(entries, structs.replace(document, before_end=1)),
+        encoded(entries, structs.replace(document, segments=(other_row,))),
+        encoded(entries, structs.replace(document, open=((1, 1),))),
+    ):
+        reading = Reading(LEDGER, files=MemoryFiles({**contents, FIRST: changed}), prove_seals=True)
+        with pytest.raises(LedgerDamaged) as refused:
+            list(reading.batches())
+        assert (refused.value.segment.name, reading.seal_damages) == (FIRST, (refused.value,))
+        assert (reading.records, reading.head, reading.held_micro_usd) == (
+            whole.records,
+            whole.head,
+            whole.held_micro_usd,
+        )
+        assert (reading.seals, reading.closed) == (1, True)
 
 
 # --- beside a live daemon -----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from kit.small_ledgers import (
     three_segments,
 )
 
-from sidecar.audit import begun_ids, seal_proof
+from sidecar.audit import begun_ids, seal_file, seal_proof
 from sidecar.audit import decoder as second_decoder
 from sidecar.audit import look as second_look
 from sidecar.audit import reading as second_reading
@@ -43,7 +43,7 @@ from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.landing import Place
 
 LEDGER = Path("ledger")
-MODULES = [second_decoder, second_look, second_reading, second_records, second_seals, seal_proof, begun_ids]
+MODULES = [second_decoder, second_look, second_reading, second_records, second_seals, seal_file, seal_proof, begun_ids]
 SALT, LEDGER_ID = b"s" * 16, b"i" * 16
 
 
@@ -208,10 +208,12 @@ async def test_a_file_of_another_length_or_one_that_is_missing_is_refused(conten
     for number in (1, 2):
         rest = {name: content for name, content in contents.items() if name != segment_name(number)}
         damage = damage_of(rest)
-        assert (damage.segment.name, damage.expected) == (
-            segment_name(number),
-            "this segment, since segment 3 is there",
-        )
+        sealed = "this segment, which has a seal; it is missing"
+        assert (damage.segment.name, damage.expected) == (segment_name(number), sealed)
+        unsealed = {name: content for name, content in rest.items() if not name.endswith(".seal")}
+        damage = damage_of(unsealed)
+        unknown = f"segment {number}, or a checkpoint of segment {number}; both are missing"
+        assert (damage.segment.name, damage.expected) == (segment_name(number), unknown)
     assert damage_of({**contents, segment_name(0): b""}).segment.name == segment_name(0)
 
 
@@ -219,6 +221,15 @@ async def test_segments_in_another_order_are_refused(contents: Contents) -> None
     second, third = segment_name(2), segment_name(3)
     assert damage_of({**contents, second: contents[third], third: contents[second]}).segment.name == second
     assert damage_of({**contents, segment_name(4): contents[third]}).segment.name == segment_name(4)
+
+
+async def test_a_cold_reading_forgets_the_cache_of_all_that_it_reads_through_the_port(contents: Contents) -> None:
+    files = MemoryFiles(contents)
+    list(Reading(LEDGER, files=files, cold=True, prove_seals=True).batches())
+    assert sorted(files.forgotten) == [name for name in sorted(contents) if name != "lock"]
+    files = MemoryFiles(contents)
+    list(Reading(LEDGER, files=files, prove_seals=True).batches())
+    assert files.forgotten == []
 
 
 # --- tails ------------------------------------------------------------------------------------------------------
