@@ -13,7 +13,11 @@ from kit.records import Totals
 
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.retention import DAY_MS, going
+from sidecar.ledger.room import Room, Slot
 from sidecar.ledger.seal_format import SegmentRow
+from sidecar.rules.conservation import Tally
+from sidecar.rules.windows import Account
+from sidecar.service.accounts import listeners_of
 
 OpenLedger = Callable[..., Ledger]
 
@@ -154,3 +158,79 @@ def row(number: int, expires_until_unix_ms: int, begins: int = 1) -> SegmentRow:
 def test_what_goes_is_the_front_of_which_all_is_old(rows: list[SegmentRow], last: int | None, low_water: int) -> None:
     gone = going(rows, now_unix_ms=DAY_MS + 100, retention_days=1)
     assert (gone.last.number, gone.low_water_unix_ms) == (last, low_water) if gone else last is None
+
+
+async def test_an_id_that_was_dropped_can_be_used_again_and_its_old_entry_is_in_nobodys_way(
+    open_ledger: OpenLedger, directory: Path
+) -> None:
+    """The seal that spans the border still holds the old one when it is merged with that of the new."""
+    days = Days(open_ledger)
+    said: list[str] = []
+    ledger = open_ledger(clock_unix_ms=lambda: days.now, retention_days=2, on_trouble=said.append)
+    async with ledger.running():
+        again = 0
+        for _ in range(12):
+            for number in range(8):
+                if ledger.find("dungeon", f"request-{number}") is None:
+                    again += 1
+                    await days.requests(ledger, range(number, number + 1))
+            await days.quiet(ledger)
+            days.now += 3 * DAY_MS
+    assert said == []
+    assert again > 3 * 8
+    assert len(names(directory, "seal")) <= 3 + 2
+    ledger = days.opened()
+    assert sum(ledger.find("dungeon", f"request-{number}") is not None for number in range(8)) >= 1
+
+
+async def test_segments_of_starts_without_a_request_go_when_they_are_many(
+    open_ledger: OpenLedger, directory: Path
+) -> None:
+    days = Days(open_ledger)
+    for _ in range(70):
+        ledger = days.opened()
+        async with ledger.running():
+            await days.quiet(ledger)
+    assert len(names(directory, "segment")) < 70
+
+
+async def test_where_segments_were_dropped_by_a_clock_that_was_ahead_nothing_is_admitted_to_their_window(
+    open_ledger: OpenLedger,
+) -> None:
+    """What was spent in it is no longer known."""
+    days = Days(open_ledger)
+    await days.day(range(10), days=30)
+    await days.day(range(0), days=-30)
+    account = Account(86_400, 1_000_000)
+    listeners = listeners_of({"dungeon": account}, Tally({"dungeon": 86_400}))
+    ledger = open_ledger(clock_unix_ms=lambda: days.now, retention_days=2, listeners=listeners)
+    assert ledger.low_water_unix_ms >= days.now
+    assert not account.allows(days.now, 1)
+    assert account.allows(days.now + DAY_MS, 1)
+
+
+async def test_upkeep_goes_on_when_the_clock_is_set_back(open_ledger: OpenLedger, directory: Path) -> None:
+    days = Days(open_ledger)
+    days.now += 30 * DAY_MS
+    ledger = days.opened()
+    async with ledger.running():
+        await days.requests(ledger, range(1))
+        days.now -= 30 * DAY_MS
+        for number in range(1, 7):
+            await days.requests(ledger, range(number, number + 1))
+            days.now += DAY_MS
+        await days.quiet(ledger)
+    assert len(names(directory, "segment")) > 3
+
+
+def test_a_segment_in_which_nothing_is_placed_is_not_left_for_another() -> None:
+    """It has no file yet: its number would be missing."""
+    first = Slot(Path("1"), 3, b"")
+    first.number = 1
+    room = Room(64 * 4096, first, 4096)
+    room.spares.extend(Slot(Path(str(number)), 3, b"") for number in (2, 3))
+    assert not room.turn()
+    assert room.place_begin(100) is first
+    assert room.turn()
+    assert not room.turn()
+    assert room.place_begin(100).number == 2

@@ -12,6 +12,7 @@ import trio
 from kit import records
 from kit.records import SEGMENT_BYTES, Totals
 
+from sidecar.contract.values import U64_MAX
 from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable, RecordDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.keeping import SEALS_MAX
@@ -279,3 +280,71 @@ async def test_a_seal_that_overlaps_another_is_not_counted_twice(open_ledger: Op
 
 def test_the_smallest_segment_holds_some_requests() -> None:
     assert 4 * len(A_BIG_ANSWER) < SEGMENT_BYTES
+
+
+async def test_a_seal_of_another_ledger_is_blamed_and_not_the_segments(
+    open_ledger: OpenLedger, directory: Path, tmp_path: Path
+) -> None:
+    await filled(open_ledger, 20)
+    other = Ledger.open(
+        tmp_path / "other",
+        segment_bytes=SEGMENT_BYTES,
+        frame_bytes_max=records.FRAME_BYTES_MAX,
+        requests_in_flight_max=8,
+        window_of=lambda caller: 1,
+    )
+    async with other.running():
+        await fill(other, range(8))
+        await upkeep_done(other)
+    foreign = seals(tmp_path / "other")[0]
+    for seal in seals(directory):
+        seal.unlink()
+    (directory / foreign.name).write_bytes(foreign.read_bytes())
+    with pytest.raises(
+        LedgerDamaged, match="a seal of the segments from 1 on that are here.*remove this file"
+    ) as refused:
+        open_ledger()
+    assert refused.value.segment == directory / foreign.name
+
+
+async def test_damage_in_a_seal_is_told_before_a_request_meets_it(open_ledger: OpenLedger, directory: Path) -> None:
+    await filled(open_ledger, 20)
+    seal = seals(directory)[0]
+    content = bytearray(seal.read_bytes())
+    content[7] ^= 1
+    seal.write_bytes(content)
+    said: list[str] = []
+    ledger = open_ledger(on_trouble=said.append)
+    async with ledger.running():
+        while not said:
+            await trio.lowlevel.checkpoint()
+    assert f"{seal} is damaged at byte 0" in said[0]
+    assert "with the daemon stopped remove this file" in said[0]
+
+
+async def test_sums_above_64_bits_are_held_at_the_most_that_can_be_said(open_ledger: OpenLedger) -> None:
+    ledger = open_ledger()
+    async with ledger.running():
+        for number in range(12):
+            while ledger.statistics().spares_ready < 2:
+                await trio.lowlevel.checkpoint()
+            begin = records.begin(number, admitted_at_unix_ms=7)
+            end = records.completed(await ledger.begin(begin), U64_MAX - 1, response=A_BIG_ANSWER)
+            await ledger.complete(begin, end)
+        await upkeep_done(ledger)
+    totals = Totals()
+    open_ledger(listeners=totals.listeners)
+    assert totals.spent >= U64_MAX
+
+
+async def test_a_clock_that_jumps_an_hour_while_the_ledger_is_opened_is_no_matter(open_ledger: OpenLedger) -> None:
+    now = 0
+
+    def clock() -> int:
+        nonlocal now
+        now += 7_200_000
+        return now
+
+    ledger = open_ledger(clock_unix_ms=clock)
+    async with ledger.running():
+        await fill(ledger, range(3))
