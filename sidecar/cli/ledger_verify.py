@@ -98,7 +98,7 @@ def _notes(reading: Reading, said: list[LedgerDamaged]) -> list[str]:
     if reading.leftovers:
         names = ", ".join(reading.leftovers)
         notes.append(f"{names}: left by a dropping that was interrupted, and not read; the daemon removes them")
-    if not reading.is_on_record:
+    if reading.is_on_record is False:
         notes.append(f"no record speaks yet of the checkpoint of segment {reading.dropped_until}: a daemon is about to")
     return notes
 
@@ -130,14 +130,34 @@ def _as_json(reading: Reading, directory: Path) -> int:
 def _document(
     reading: Reading, directory: Path, code: int, error: str | None, damage: LedgerDamaged | None
 ) -> dict[str, Any]:
-    """Every member is always there; the figures are of what stands before the damage, if there is one.
+    """Every member is always there, and null where nothing was read that says it.
 
-    `batches`, `records`, `requests` and `charged_micro_usd` count what was dropped too: `dropped` says how much it is.
+    The figures are of what was read: up to the damage, or up to what can't be read, if there is either. `batches`,
+    `records`, `requests` and `charged_micro_usd` count what was dropped too: `dropped` says how much it is.
     """
+    figures = _figures(reading)
+    if code != os.EX_OK and not reading.segment:
+        figures = dict.fromkeys(figures)
     return {
         "ok": code == os.EX_OK,
         "exit_code": code,
         "directory": str(directory),
+        **figures,
+        "error": error,
+        "damage": None
+        if damage is None
+        else {
+            "segment": str(damage.segment),
+            "offset": damage.offset,
+            "expected": damage.expected,
+            "advice": damage.advice,
+        },
+    }
+
+
+def _figures(reading: Reading) -> dict[str, Any]:
+    is_at_the_end = reading.is_on_record is not None
+    return {
         "segments": reading.segments,
         "first_segment": reading.dropped_until + 1,
         "batches": reading.batch,
@@ -147,7 +167,7 @@ def _document(
         "may_be_running": reading.may_run,
         "charged_micro_usd": reading.charged_micro_usd,
         "held_micro_usd": reading.held_micro_usd,
-        "closed": reading.closed and reading.segment > 0,
+        "closed": reading.closed and reading.segment > 0 if is_at_the_end else None,
         "chain_head": reading.head.hex(),
         "dropped": {
             "until_segment": reading.dropped_until,
@@ -162,13 +182,4 @@ def _document(
             {"segment": str(one.segment), "offset": one.offset, "length": one.length, "state": one.state}
             for one in reading.tails
         ],
-        "error": error,
-        "damage": None
-        if damage is None
-        else {
-            "segment": str(damage.segment),
-            "offset": damage.offset,
-            "expected": damage.expected,
-            "advice": damage.advice,
-        },
     }

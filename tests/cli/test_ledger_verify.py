@@ -212,6 +212,41 @@ def test_a_ledger_that_cannot_be_read_is_74(tmp_path: Path, capsys: pytest.Captu
     assert (code, err) == (os.EX_IOERR, f"sidecar ledger {tool}: {tmp_path}: Is a directory\n")
 
 
+FIGURES = (
+    "segments", "first_segment", "batches", "records", "requests", "indeterminate", "may_be_running",
+    "charged_micro_usd", "held_micro_usd", "closed", "chain_head", "dropped", "seals", "leftovers",
+    "checkpoint_on_record", "tails",
+)  # fmt: skip
+
+
+async def test_what_was_not_read_is_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / segment_name(1)).mkdir()
+    for directory, code in ((tmp_path, os.EX_IOERR), (tmp_path / "nowhere", os.EX_NOINPUT)):
+        told = json.loads(ran(capsys, "verify", directory, "--json")[1])
+        assert {name: told.pop(name) for name in FIGURES} == dict.fromkeys(FIGURES)
+        assert (told["ok"], told["exit_code"], told["damage"]) == (False, code, None)
+        assert set(told) == {"ok", "exit_code", "directory", "error", "damage"}
+
+
+async def test_of_what_is_read_only_up_to_a_place_the_end_is_null(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    third = tmp_path / segment_name(3)
+    kept = third.read_bytes()
+    third.unlink()
+    third.mkdir()
+    told = json.loads(ran(capsys, "verify", tmp_path, "--json")[1])
+    assert (told["exit_code"], told["segments"], told["charged_micro_usd"]) == (os.EX_IOERR, 2, 240)
+    assert (told["closed"], told["checkpoint_on_record"]) == (None, None)
+    third.rmdir()
+    third.write_bytes(kept)
+    damage(tmp_path, 3, 2 * BLOCK + 50)
+    told = json.loads(ran(capsys, "verify", tmp_path, "--json")[1])
+    assert (told["exit_code"], told["segments"]) == (os.EX_DATAERR, 3)
+    assert (told["closed"], told["checkpoint_on_record"]) == (None, None)
+
+
 @pytest.mark.parametrize("tool", [*TOOLS, "resolve", "check", "repair"])
 def test_the_help_says_every_default_and_every_exit_code(capsys: pytest.CaptureFixture[str], tool: str) -> None:
     with pytest.raises(SystemExit) as raised:
