@@ -106,7 +106,7 @@ class Reading(RecordsInOrder):
         self.batch = 0
         self.dropped_until = 0
         self._dropped_sha256 = decoder.NO_HEAD
-        self.is_on_record = True  # the checkpoint; known at the end
+        self.is_on_record: bool | None = None  # the checkpoint; known at the end
         self.leftovers: tuple[str, ...] = ()
         self.tails: list[Tail] = []
 

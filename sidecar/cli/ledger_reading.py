@@ -13,7 +13,9 @@ from typing import Final, TextIO
 from sidecar.audit.look import NoLedger
 from sidecar.audit.reading import Reading
 from sidecar.cli.output import say, write_out
-from sidecar.ledger.faults import LedgerDamaged
+from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.lock import hold_as_it_is
 
 EXIT_CODES: Final = {
     os.EX_OK: "the ledger is sound, as far as this command reads it",
@@ -67,6 +69,22 @@ def with_help(command: str, directory: Path, damage: LedgerDamaged) -> str:
 
 def is_in_a_seal(damage: LedgerDamaged) -> bool:
     return damage.segment.suffix == ".seal"
+
+
+def may_be_held(directory: Path) -> bool:
+    """Whether a daemon holds the ledger now; true too where that can't be told.
+
+    The lock is the only one who knows, and is asked by taking it for a moment.
+    """
+    files = DiskFiles()
+    try:
+        lock = hold_as_it_is(files, directory)
+    except (LedgerHeld, OSError):
+        return True
+    if lock is None:
+        return files.exists(directory / "lock")
+    files.close(lock)
+    return False
 
 
 def write_lines(lines: Iterable[str]) -> None:

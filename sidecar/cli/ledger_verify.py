@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sidecar.audit.look import NoLedger
 from sidecar.audit.reading import Reading, Tail
-from sidecar.cli.ledger_reading import Progress, dropped_in_words, is_in_a_seal, told, with_help
+from sidecar.cli.ledger_reading import Progress, dropped_in_words, is_in_a_seal, may_be_held, told, with_help
 from sidecar.cli.output import line_out, say, write_out
 from sidecar.cli.receipt import dollars
 from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
@@ -61,7 +61,8 @@ def _read(reading: Reading) -> None:
 
 def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> list[str]:
     open_count = len(reading.open)
-    running = f" ({reading.may_run} of them may be running)" if reading.may_run else ""
+    may_run = _may_run(reading, directory)
+    running = f" ({may_run} of them may be running)" if may_run else ""
     held = reading.held_micro_usd
     first = reading.dropped_until + 1
     rows = (
@@ -76,6 +77,12 @@ def _lines(reading: Reading, directory: Path, damage: LedgerDamaged | None) -> l
         ("chain head", f"{reading.head.hex()}, after batch {reading.batch}"),
     )
     return [f"{directory}: {_verdict(damage)}", *(f"{name + ':':<12}{what}" for name, what in rows)]
+
+
+def _may_run(reading: Reading, directory: Path) -> int:
+    """How many requests a daemon may be at work on. Where nothing can be, the lock is left alone: a daemon that starts
+    in the moment in which it is taken would find the ledger held."""
+    return reading.may_run if reading.may_run and may_be_held(directory) else 0
 
 
 def _verdict(damage: LedgerDamaged | None) -> str:
@@ -98,7 +105,7 @@ def _notes(reading: Reading, said: list[LedgerDamaged]) -> list[str]:
     if reading.leftovers:
         names = ", ".join(reading.leftovers)
         notes.append(f"{names}: left by a dropping that was interrupted, and not read; the daemon removes them")
-    if not reading.is_on_record:
+    if reading.is_on_record is False:
         notes.append(f"no record speaks yet of the checkpoint of segment {reading.dropped_until}: a daemon is about to")
     return notes
 
@@ -130,24 +137,44 @@ def _as_json(reading: Reading, directory: Path) -> int:
 def _document(
     reading: Reading, directory: Path, code: int, error: str | None, damage: LedgerDamaged | None
 ) -> dict[str, Any]:
-    """Every member is always there; the figures are of what stands before the damage, if there is one.
+    """Every member is always there, and null where nothing was read that says it.
 
-    `batches`, `records`, `requests` and `charged_micro_usd` count what was dropped too: `dropped` says how much it is.
+    The figures are of what was read: up to the damage, or up to what can't be read, if there is either. `batches`,
+    `records`, `requests` and `charged_micro_usd` count what was dropped too: `dropped` says how much it is.
     """
+    figures = _figures(reading, directory)
+    if code != os.EX_OK and not reading.segment:
+        figures = dict.fromkeys(figures)
     return {
         "ok": code == os.EX_OK,
         "exit_code": code,
         "directory": str(directory),
+        **figures,
+        "error": error,
+        "damage": None
+        if damage is None
+        else {
+            "segment": str(damage.segment),
+            "offset": damage.offset,
+            "expected": damage.expected,
+            "advice": damage.advice,
+        },
+    }
+
+
+def _figures(reading: Reading, directory: Path) -> dict[str, Any]:
+    is_at_the_end = reading.is_on_record is not None
+    return {
         "segments": reading.segments,
         "first_segment": reading.dropped_until + 1,
         "batches": reading.batch,
         "records": reading.records,
         "requests": reading.requests,
         "indeterminate": len(reading.open),
-        "may_be_running": reading.may_run,
+        "may_be_running": _may_run(reading, directory),
         "charged_micro_usd": reading.charged_micro_usd,
         "held_micro_usd": reading.held_micro_usd,
-        "closed": reading.closed and reading.segment > 0,
+        "closed": reading.closed and reading.segment > 0 if is_at_the_end else None,
         "chain_head": reading.head.hex(),
         "dropped": {
             "until_segment": reading.dropped_until,
@@ -162,13 +189,4 @@ def _document(
             {"segment": str(one.segment), "offset": one.offset, "length": one.length, "state": one.state}
             for one in reading.tails
         ],
-        "error": error,
-        "damage": None
-        if damage is None
-        else {
-            "segment": str(damage.segment),
-            "offset": damage.offset,
-            "expected": damage.expected,
-            "advice": damage.advice,
-        },
     }

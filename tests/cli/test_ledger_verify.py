@@ -13,10 +13,12 @@ from kit.dropped_segments import drop
 from kit.small_ledgers import BLOCK, contents_of, damage, mixed, segment_name, session, three_segments
 
 from sidecar.audit.reading import Reading
-from sidecar.cli.ledger_reading import Progress, instant, write_lines
+from sidecar.cli.ledger_reading import Progress, instant, may_be_held, write_lines
 from sidecar.cli.main import main
 from sidecar.cli.table import table
 from sidecar.ledger.faults import RESTORE, SEAL_AGAIN
+from sidecar.ledger.files import DiskFiles
+from sidecar.ledger.lock import take_lock
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 TOOLS = ("verify", "show", "spend", "export")
@@ -92,7 +94,7 @@ async def test_a_torn_tail_is_a_note_and_no_damage(tmp_path: Path, capsys: pytes
     path = damage(tmp_path, 1, 3 * BLOCK)
     code, out, err = ran(capsys, "verify", tmp_path)
     assert code == 0
-    assert "requests:   1, indeterminate 1 (1 of them may be running)\n" in out
+    assert "requests:   1, indeterminate 1\n" in out
     assert f"note: {path}, from byte {3 * BLOCK} on: " in err
     code, out, _ = ran(capsys, "verify", tmp_path, "--json")
     assert [(one["offset"], one["state"]) for one in json.loads(out)["tails"]] == [(3 * BLOCK, "last")]
@@ -210,6 +212,82 @@ def test_a_ledger_that_cannot_be_read_is_74(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / segment_name(1)).mkdir()
     code, _, err = ran(capsys, tool, tmp_path)
     assert (code, err) == (os.EX_IOERR, f"sidecar ledger {tool}: {tmp_path}: Is a directory\n")
+
+
+FIGURES = (
+    "segments", "first_segment", "batches", "records", "requests", "indeterminate", "may_be_running",
+    "charged_micro_usd", "held_micro_usd", "closed", "chain_head", "dropped", "seals", "leftovers",
+    "checkpoint_on_record", "tails",
+)  # fmt: skip
+
+
+async def test_what_was_not_read_is_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / segment_name(1)).mkdir()
+    for directory, code in ((tmp_path, os.EX_IOERR), (tmp_path / "nowhere", os.EX_NOINPUT)):
+        told = json.loads(ran(capsys, "verify", directory, "--json")[1])
+        assert {name: told.pop(name) for name in FIGURES} == dict.fromkeys(FIGURES)
+        assert (told["ok"], told["exit_code"], told["damage"]) == (False, code, None)
+        assert set(told) == {"ok", "exit_code", "directory", "error", "damage"}
+
+
+async def test_of_what_is_read_only_up_to_a_place_the_end_is_null(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await three_segments(tmp_path)
+    third = tmp_path / segment_name(3)
+    kept = third.read_bytes()
+    third.unlink()
+    third.mkdir()
+    told = json.loads(ran(capsys, "verify", tmp_path, "--json")[1])
+    assert (told["exit_code"], told["segments"], told["charged_micro_usd"]) == (os.EX_IOERR, 2, 240)
+    assert (told["closed"], told["checkpoint_on_record"]) == (None, None)
+    third.rmdir()
+    third.write_bytes(kept)
+    damage(tmp_path, 3, 2 * BLOCK + 50)
+    told = json.loads(ran(capsys, "verify", tmp_path, "--json")[1])
+    assert (told["exit_code"], told["segments"]) == (os.EX_DATAERR, 3)
+    assert (told["closed"], told["checkpoint_on_record"]) == (None, None)
+
+
+async def test_a_request_may_be_running_only_where_a_daemon_holds_the_ledger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await session(tmp_path, [1], unfinished=[2], clean=False)  # as a kill leaves it
+    before = contents_of(tmp_path)
+
+    def may_run() -> int:
+        told = json.loads(ran(capsys, "verify", tmp_path, "--json")[1])
+        assert told["indeterminate"] == 1
+        running = " (1 of them may be running)" if told["may_be_running"] else ""
+        assert f"requests:   2, indeterminate 1{running}\n" in ran(capsys, "verify", tmp_path)[1]
+        return told["may_be_running"]
+
+    assert may_run() == 0
+    lock = take_lock(DiskFiles(), tmp_path)
+    assert may_run() == 1
+    DiskFiles().close(lock)
+    assert may_run() == 0
+    (tmp_path / "lock").write_bytes(before["lock"])
+    assert contents_of(tmp_path) == before
+    (tmp_path / "lock").unlink()
+    assert may_run() == 0
+
+
+async def test_where_the_lock_can_not_be_asked_a_daemon_may_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lock").touch()
+    assert not may_be_held(tmp_path)
+    monkeypatch.setattr("sidecar.cli.ledger_reading.hold_as_it_is", lambda files, directory: None)
+    assert may_be_held(tmp_path)
+
+
+async def test_a_ledger_in_which_nothing_can_be_running_is_not_asked_for_its_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three_segments(tmp_path)
+    monkeypatch.delattr("sidecar.cli.ledger_verify.may_be_held")
+    assert ran(capsys, "verify", tmp_path)[0] == 0
 
 
 @pytest.mark.parametrize("tool", [*TOOLS, "resolve", "check", "repair"])
