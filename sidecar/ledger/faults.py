@@ -26,7 +26,6 @@ SEAL_AGAIN: Final = "nothing is lost: with the daemon stopped remove this file, 
 CHANGE_VERSION: Final = "nothing is lost: open it with the version of sidecar that wrote it"
 
 VERIFY: Final = "sidecar ledger verify says whether more is damaged; then stop the daemon and sidecar ledger repair it"
-REMAKE_SEAL: Final = "nothing is lost: stop the daemon, remove this file, start it: it is made again from its segments"
 
 
 class RecordDamaged(LedgerUnavailable):

@@ -226,7 +226,8 @@ class Index:
             begin, place = self._read_back.begin(segment, offset)
             completed = Place(ends_in, ends_at, self._read_back.length(ends_in, ends_at)) if ends_in else None
         except FormatFault as fault:
-            raise RecordDamaged(f"a record can't be read back: {fault}") from fault
+            file = self._read_back.path(segment)
+            raise RecordDamaged(f"a record can't be read back: {fault}", file=file, offset=offset) from fault
         except OSError as fault:
             if isinstance(fault, FileNotFoundError) and segment <= self._read_back.dropped_until:
                 return None  # it was dropped, and whoever asks for it again is late

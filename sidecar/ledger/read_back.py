@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,15 +35,17 @@ class ReadBack:
     def response(self, recorded: Recorded) -> bytes:
         """The frame of a completed request as it was sent. Raises only LedgerUnavailable, RecordDamaged."""
         assert recorded.completed is not None
+        at = recorded.completed
+        damaged = partial(RecordDamaged, file=self.path(at.segment), offset=at.offset)
         try:
-            completed = self.record(recorded.completed).completed
+            completed = self.record(at).completed
         except FormatFault as fault:
-            raise RecordDamaged(f"the recorded answer can't be read back: {fault}") from fault
+            raise damaged(f"the recorded answer can't be read back: {fault}") from fault
         except OSError as fault:
             raise LedgerUnavailable(f"the recorded answer can't be read back: {fault}") from fault
         begin = recorded.begin.segment, recorded.begin.offset
         if not completed or (completed.begin_segment, completed.begin_offset) != begin:
-            raise RecordDamaged("the recorded answer can't be read back: another record stands in its place")
+            raise damaged("the recorded answer can't be read back: another record stands in its place")
         if completed.response[:1] != STORED_AS_IS:
             raise LedgerUnavailable("the recorded answer is stored in a form that this version doesn't know")
         return completed.response[1:]

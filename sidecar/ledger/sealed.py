@@ -17,7 +17,6 @@ from sidecar.contract.values import U64_MAX
 from sidecar.ledger import seal_format as on_disk
 from sidecar.ledger.faults import (
     CHANGE_VERSION,
-    REMAKE_SEAL,
     SEAL_AGAIN,
     LedgerDamaged,
     LedgerUnavailable,
@@ -88,7 +87,7 @@ class Sealed:
         if not on_disk.block_is_whole(block, self._seed):
             at = number * BLOCK_BYTES
             raise RecordDamaged(
-                f"{self.path.name} is damaged at byte {at}", file=self.path, offset=at, advice=REMAKE_SEAL
+                f"{self.path.name} is damaged at byte {at}", file=self.path, offset=at, advice=SEAL_AGAIN
             )
         return block
 
