@@ -23,7 +23,7 @@ from sidecar.contract.operator_frames import (
     OperatorFrame,
     OperatorResolve,
 )
-from sidecar.ledger.faults import REMAKE_SEAL, LedgerDamaged, LedgerUnavailable, RecordDamaged
+from sidecar.ledger.faults import SEAL_AGAIN, LedgerDamaged, LedgerUnavailable, RecordDamaged
 from sidecar.rules.conservation import Tally
 from sidecar.rules.framing import framed
 from sidecar.service.decision import Admitted
@@ -237,7 +237,7 @@ async def test_a_ledger_that_fails_says_unavailable_and_the_account_keeps_what_i
     ("fault", "code"),
     [
         (LedgerUnavailable("1-2.seal can't be read: Input/output error"), "ledger_unavailable"),
-        (RecordDamaged("1-2.seal is damaged at byte 1024", file=Path("/l/1-2.seal"), offset=1024, advice=REMAKE_SEAL),
+        (RecordDamaged("1-2.seal is damaged at byte 1024", file=Path("/l/1-2.seal"), offset=1024, advice=SEAL_AGAIN),
          "internal"),
     ],
 )  # fmt: skip
@@ -250,7 +250,7 @@ async def test_what_is_on_record_and_cannot_be_read_is_told_and_ends_nothing(
     assert (answer["code"], answer["message"], answer["request_id"]) == (code, str(fault), "lost")
     [line] = [line for line in road.log.getvalue().splitlines() if " record_unreadable " in line]
     is_damage = isinstance(fault, RecordDamaged)
-    assert is_damage == (f'file=/l/1-2.seal offset=1024 advice="{REMAKE_SEAL}"' in line)
+    assert is_damage == (f'file=/l/1-2.seal offset=1024 advice="{SEAL_AGAIN}"' in line)
     road.ledger.fail_find_with = None
     assert (await answered(road, decision()))["found"] == "settled"
 
