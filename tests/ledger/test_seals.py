@@ -368,3 +368,19 @@ async def test_accounts_with_windows_of_another_length_are_what_a_check_adds_up(
     compared = tally.compared({"dungeon": account.figures()})
     assert compared.mismatches == ()
     assert compared.settled_micro_usd >= 60
+
+
+async def test_a_seal_behind_a_gap_is_still_a_witness_of_its_segment(open_ledger: OpenLedger, directory: Path) -> None:
+    for number in range(3):
+        ledger = open_ledger()
+        async with ledger.running():
+            await fill(ledger, range(number, number + 1))
+            await upkeep_done(ledger)
+    first, second = seals(directory)[:2]
+    first.unlink()
+    for gone in (2, 3):
+        (directory / f"{gone:016d}.segment").unlink()
+    with pytest.raises(LedgerDamaged, match="which has a seal; it is missing") as refused:
+        open_ledger()
+    assert refused.value.segment == directory / f"{2:016d}.segment"
+    assert second.exists()
