@@ -177,11 +177,10 @@ class Opening:
                 break
             covered, first = max(following)
             chosen.append(ranges.pop((first, covered)))
-        there = set(recovery.segments_in(self._files, self._directory))
-        for first, last in ranges:  # before any is removed: each is a witness of segments that were here
-            for number in range(max(first, self.base.segment + 1), last + 1):
-                if number not in there:
-                    raise recovery.damaged(segment_path(self._directory, number), 0, "sealed_missing")
+        newest = max((self.base.segment, covered, *recovery.segments_in(self._files, self._directory)))
+        for (_, last), name in ranges.items():  # before any is removed: each is a witness of segments that were here
+            if last > newest:
+                raise recovery.damaged(segment_path(self._directory, newest + 1), 0, "named_by_a_seal", name=name)
         for name in ranges.values():
             self._files.unlink(self._directory / name)
         return chosen

@@ -51,6 +51,7 @@ Behind = Literal["zeros", "bytes", "batch"]
 Damage = Literal[
     "missing",
     "sealed_missing",
+    "named_by_a_seal",
     "other_end_than_sealed",
     "no_header",
     "header_of_another_version",
@@ -74,6 +75,7 @@ Decision = Literal["go_on", "set_aside"] | Damage
 DAMAGES: Final[dict[Damage, tuple[str, str]]] = {
     "missing": ("segment {number}, or a checkpoint of segment {before}; both are missing", RESTORE),
     "sealed_missing": ("this segment, which has a seal; it is missing", RESTORE),
+    "named_by_a_seal": ("this segment, since {name} is there", RESTORE),
     "other_end_than_sealed": ("a batch that continues the chain, up to {end} as the segment's seal says", RESTORE),
     "no_header": ("{fault}", RESTORE),
     "header_of_another_version": ("{fault}", CHANGE_VERSION),

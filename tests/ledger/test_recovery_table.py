@@ -151,7 +151,14 @@ BY_WHAT_IS_BEHIND = {decision for decision in DECISIONS.values() if decision in 
 
 
 def test_the_table_of_damages_is_whole() -> None:
-    assert set(DAMAGES) == {*MADE, *BY_WHAT_IS_BEHIND, "missing", "sealed_missing", "other_end_than_sealed"}
+    assert set(DAMAGES) == {
+        *MADE,
+        *BY_WHAT_IS_BEHIND,
+        "missing",
+        "sealed_missing",
+        "named_by_a_seal",
+        "other_end_than_sealed",
+    }
 
 
 @pytest.mark.parametrize("target", [EARLIER, LAST], ids=["earlier", "last"])
