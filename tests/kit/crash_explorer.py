@@ -246,7 +246,8 @@ class Life:
 
     def _posing(self, place: Place) -> bytes:
         """An answer whose blocks look like batches of this segment, if it had the salt of the oldest one."""
-        oldest = segments_in(self._disk, DIRECTORY)[0]
+        # By a look that is no call of the ledger's: those can be made to fail.
+        oldest = min(int(name[:16]) for name in self._disk.names_in(DIRECTORY) if name.endswith(".segment"))
         first, _ = self._disk.file(segment_path(DIRECTORY, oldest)).shown()
         segment = self._ledger._room.current.number
         salt = on_disk.decode_segment_header(first[: on_disk.BLOCK_BYTES]).salt
