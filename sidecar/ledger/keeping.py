@@ -76,7 +76,6 @@ class Keeping:
         self._stopping = False
         self._trouble: str | None = None
         self._replaced: list[Sealed] = []
-        self._unproven = list(index.sealed)
 
     def start(self) -> None:
         self._thread.start()
@@ -125,9 +124,6 @@ class Keeping:
             older, newer = pair_to_merge(sealed)
             name = f"merging {older.path.name} and {newer.path.name}"
             return Work(name, partial(self._merge, older, newer, self._retaining.base))
-        while self._unproven:
-            if (seal := self._unproven.pop()) in sealed:
-                return Work(f"reading {seal.path.name}", partial(self._prove, seal))
         return None
 
     # --- in the thread ----------------------------------------------------------------------------------------
@@ -146,19 +142,11 @@ class Keeping:
         with suppress(OSError):  # a file system that makes no holes: the zeros stay
             if book.is_of_this_run:  # one that was found may have a torn tail, which stays where it is
                 self._files.give_back_zeros(segment_path(self._directory, book.number), book.end.offset)
-        return partial(self._adopt, Sealed.open(self._files, path))
+        return partial(self._adopt, Sealed.open(self._files, path, self._thread.breathe))
 
     def _merge(self, older: Sealed, newer: Sealed, base: End) -> Told:
         path = merged(self._files, self._directory, older, newer, base, self._breathe)
-        return partial(self._replace, older, newer, Sealed.open(self._files, path))
-
-    def _prove(self, seal: Sealed) -> Told:
-        """A look-up reads one block, so damage would be met when a request is refused. It is told before, and once."""
-        try:
-            seal.prove(self._breathe)
-        except LedgerDamaged as damage:
-            return partial(self._on_trouble, str(damage))
-        return lambda: None
+        return partial(self._replace, older, newer, Sealed.open(self._files, path, self._breathe))
 
     def _remove(self, seals: list[Sealed]) -> Told:
         for seal in seals:

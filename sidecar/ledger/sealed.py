@@ -54,12 +54,14 @@ class Sealed:
         self.document = seal.document
 
     @classmethod
-    def open(cls, files: DiskFiles, path: Path) -> Sealed:
+    def open(cls, files: DiskFiles, path: Path, breathe: GoOn = lambda: None) -> Sealed:
         """Past the page cache. Raises LedgerDamaged, OSError."""
         descriptor = files.open_to_read(path)
         try:
             files.forget_cache(descriptor)
-            return cls(files, path, descriptor, _decoded(files, path, descriptor))
+            seal = cls(files, path, descriptor, _decoded(files, path, descriptor))
+            seal._prove(breathe)
+            return seal
         except BaseException:
             files.close(descriptor)
             raise
@@ -91,8 +93,9 @@ class Sealed:
             )
         return block
 
-    def prove(self, breathe: GoOn = lambda: None) -> None:
-        """Raises LedgerDamaged where a block is not as it was written."""
+    def _prove(self, breathe: GoOn) -> None:
+        """Every block, so that damage is met here and not when a request is refused; and the page cache has them then.
+        Raises LedgerDamaged."""
         for number, piece in self._pieces(breathe):
             for at in range(0, len(piece), BLOCK_BYTES):
                 self._check(piece[at : at + BLOCK_BYTES], number * BLOCK_BYTES + at)

@@ -122,28 +122,37 @@ async def test_a_seal_that_is_removed_is_made_again(open_ledger: OpenLedger, dir
     assert open_ledger().recovery.records_read < 12
 
 
-@pytest.mark.parametrize("at", [0, -1, -20, -200])
-async def test_a_seal_that_is_damaged_is_refused_where_opening_reads_it(
+@pytest.mark.parametrize("at", [0, 1019, -1, -20, -200])
+async def test_a_seal_that_is_damaged_is_refused_by_an_opening(
     open_ledger: OpenLedger, directory: Path, at: int
 ) -> None:
     await filled(open_ledger, 20)
-    seal = seals(directory)[0]
-    content = bytearray(seal.read_bytes())
+    seal = changed(seals(directory)[0], at)
+    with pytest.raises(LedgerDamaged, match="with the daemon stopped remove this file") as refused:
+        open_ledger()
+    assert refused.value.segment == seal
+
+
+async def test_a_seal_that_is_damaged_while_it_is_in_use_says_so_and_never_that_an_id_is_new(
+    open_ledger: OpenLedger, directory: Path
+) -> None:
+    await filled(open_ledger, 20)
+    ledger = open_ledger()
+    seal = changed(seals(directory)[0], 0)
+    said = set()
+    for number in range(20):
+        try:
+            assert ledger.find("dungeon", f"request-{number}")
+        except RecordDamaged as fault:
+            said.add(str(fault))
+    assert said == {f"{seal.name} is damaged at byte 0"}
+
+
+def changed(path: Path, at: int) -> Path:
+    content = bytearray(path.read_bytes())
     content[at] ^= 1
-    seal.write_bytes(content)
-    if at:
-        with pytest.raises(LedgerDamaged, match="remove this file") as refused:
-            open_ledger()
-        assert refused.value.segment == seal
-    else:
-        ledger = open_ledger()
-        said = set()
-        for number in range(20):
-            try:
-                assert ledger.find("dungeon", f"request-{number}")
-            except RecordDamaged as fault:
-                said.add(str(fault))
-        assert said == {f"{seal.name} is damaged at byte 0"}
+    path.write_bytes(content)
+    return path
 
 
 async def test_a_segment_that_is_missing_behind_its_seal_is_damage(open_ledger: OpenLedger, directory: Path) -> None:
@@ -307,21 +316,6 @@ async def test_a_seal_of_another_ledger_is_blamed_and_not_the_segments(
     with pytest.raises(LedgerDamaged, match="a seal of the segments from 1 on that are here") as refused:
         open_ledger()
     assert refused.value.segment == directory / foreign.name
-
-
-async def test_damage_in_a_seal_is_told_before_a_request_meets_it(open_ledger: OpenLedger, directory: Path) -> None:
-    await filled(open_ledger, 20)
-    seal = seals(directory)[0]
-    content = bytearray(seal.read_bytes())
-    content[7] ^= 1
-    seal.write_bytes(content)
-    said: list[str] = []
-    ledger = open_ledger(on_trouble=said.append)
-    async with ledger.running():
-        while not said:
-            await trio.lowlevel.checkpoint()
-    assert f"{seal} is damaged at byte 0" in said[0]
-    assert "with the daemon stopped remove this file" in said[0]
 
 
 async def test_sums_above_64_bits_are_held_at_the_most_that_can_be_said(open_ledger: OpenLedger) -> None:
