@@ -95,6 +95,7 @@ class Opening:
         self._sealed_until = start.segment
         self._take_open()
         self._take_sums()
+        self._merge_down()
         if self.base.segment:
             self._listeners.on_dropped(self.base.low_water_unix_ms)
         self.found = recovery.replay(self._files, self._directory, self.take, cold=True, start=start, enter=self._enter)
@@ -302,9 +303,13 @@ class Opening:
 
     def _seal(self) -> None:
         path = self.index.waiting.pop().write_seal(self._files, self._directory)
+        self.index.sealed.append(Sealed.open(self._files, path))
+        self._merge_down()
+
+    def _merge_down(self) -> None:
+        """Also after many starts that were each too short for upkeep."""
         sealed = self.index.sealed
-        sealed.append(Sealed.open(self._files, path))
-        while len(sealed) > SEALS_OPEN_MAX:
+        while self._makes_seals and len(sealed) > SEALS_OPEN_MAX:
             older, newer = pair_to_merge(sealed)
             path = merged(self._files, self._directory, older, newer, self.base)
             at = sealed.index(older)
