@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import struct
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -24,7 +23,7 @@ from sidecar.ledger.faults import CHANGE_VERSION, RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault, OtherVersion
 from sidecar.ledger.seal_format import End
-from sidecar.ledger.sealed import TEMPORARY_SUFFIX
+from sidecar.ledger.whole_file import write_whole
 
 _MAGIC: Final = b"\x89CHECK\r\n"
 _VERSION: Final = 1
@@ -122,22 +121,7 @@ def write(files: DiskFiles, directory: Path, checkpoint: Checkpoint) -> bytes:
     """Synced under its name, and seen to be there by reading the disk. Its SHA-256. Raises OSError, LedgerDamaged."""
     written = encode(checkpoint)
     path = checkpoint_path(directory, checkpoint.end.segment)
-    temporary = directory / (path.name + TEMPORARY_SUFFIX)
-    with suppress(FileNotFoundError):
-        files.unlink(temporary)
-    descriptor = files.create(temporary)
-    try:
-        try:
-            files.write(descriptor, [written], 0)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        files.rename(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            files.unlink(temporary)
-        raise
-    files.sync_directory(directory)
+    write_whole(files, path, lambda descriptor: files.write(descriptor, [written], 0))
     read_again, digest = read(files, directory, checkpoint.end.segment)
     if read_again != checkpoint:
         raise LedgerDamaged(path, 0, "the checkpoint that was written")

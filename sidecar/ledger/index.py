@@ -142,7 +142,6 @@ class Book:
             expires_until_unix_ms=self.expires_until_unix_ms,
         )
         assert end.ledger_id is not None
-        seed = seal_format.seed_of(end.ledger_id, self.number, self.number)
         sums = tuple(WindowSum(*window, min(charged, U64_MAX)) for window, charged in sorted(self.sums.items()))
         entries = _in_order(self._entries(), breathe)
 
@@ -158,7 +157,7 @@ class Book:
             )
 
         assert sum(self.sums.values()) == self.charged_micro_usd, "what windows were charged is not what requests were"
-        return write_seal(files, directory, entries, seed, document)
+        return write_seal(files, directory, entries, end.ledger_id, (self.number, self.number), document)
 
     def _entries(self) -> Iterator[bytes]:
         for key, one in self.recorded.items():
@@ -194,6 +193,10 @@ class Index:
         self.waiting: list[Book] = []  # ended, and not sealed yet; the oldest first
         self.sealed: list[Sealed] = []  # neighbours, the oldest first
         self.open: dict[bytes, Recorded] = {}  # begun, and ended by nothing
+
+    def rows(self, behind: int) -> list[SegmentRow]:
+        """What seals say of the segments behind this one, in order."""
+        return [row for seal in self.sealed for row in seal.document.segments if row.number > behind]
 
     def find(self, key: bytes) -> Recorded | None:
         """Raises LedgerUnavailable where a seal, or what it names, can't be read, RecordDamaged where it is damaged."""

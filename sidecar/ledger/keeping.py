@@ -1,8 +1,8 @@
-"""Keeps a running ledger light: seals the segments that have ended, and merges seals, in a thread of its own.
+"""Keeps a running ledger light: seals the segments that have ended, drops what is old, and merges seals, in a thread.
 
 What fails here loses nothing and stops nothing: what is not sealed stays in
-memory, it is said once, and tried again when the next segment has ended. The
-index changes on the Trio side, when a job has been told of.
+memory, it is said once, and tried again when the next segment has ended, or
+after an hour. The index changes on the Trio side, when a job has been told of.
 """
 
 from __future__ import annotations

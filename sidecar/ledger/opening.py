@@ -28,7 +28,8 @@ from sidecar.ledger.read_back import ReadBack
 from sidecar.ledger.recovery import Found, segment_path
 from sidecar.ledger.report import Recovery
 from sidecar.ledger.seal_format import End, SegmentRow, segments_of_name
-from sidecar.ledger.sealed import TEMPORARY_SUFFIX, Sealed, merged, pair_to_merge
+from sidecar.ledger.sealed import Sealed, merged, pair_to_merge
+from sidecar.ledger.whole_file import TEMPORARY_SUFFIX
 from sidecar.rules.windows import window_start
 
 SEALS_OPEN_MAX: Final = 16  # in an opening, which is to be quick; while the ledger runs they become fewer
@@ -108,15 +109,9 @@ class Opening:
         self._sum_up()
         self.open = tuple(self._taken_open())
 
-    @property
-    def rows(self) -> Iterator[SegmentRow]:
-        """The sealed segments that are there."""
-        for seal in self.index.sealed:
-            yield from (row for row in seal.document.segments if row.number > self.base.segment)
-
     def summary(self, set_aside: Path | None) -> Recovery:
         """Of a reading that is over; sealed segments are counted by their rows, not read."""
-        found, rows = self.found, list(self.rows)
+        found, rows = self.found, self.index.rows(behind=self.base.segment)
         return Recovery(
             clean=found.end.closed,
             segments=found.segments + sum(row.number <= self._sealed_until for row in rows),
@@ -202,7 +197,7 @@ class Opening:
                 if not is_so:
                     raise LedgerDamaged(seal.path, 0, expected, SEAL_AGAIN)
             before = said.end
-        for row in self.rows:
+        for row in self.index.rows(behind=self.base.segment):
             self._check_length(segment_path(self._directory, row.number), row.segment_bytes)
 
     def _check_whose(self) -> None:

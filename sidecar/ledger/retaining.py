@@ -67,7 +67,7 @@ class Retaining:
             return Work(f"removing segments up to {until}", partial(self._remove, until))
         if self._retention_days is None:
             return None
-        rows = [row for seal in self._index.sealed for row in seal.document.segments if row.number > self.base.segment]
+        rows = self._index.rows(behind=self.base.segment)
         gone = going(rows, now_unix_ms=self._clock_unix_ms(), retention_days=self._retention_days)
         if gone is None:
             return None

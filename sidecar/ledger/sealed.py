@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -34,8 +33,8 @@ from sidecar.ledger.seal_format import (
     SealDocument,
     WindowSum,
 )
+from sidecar.ledger.whole_file import write_whole
 
-TEMPORARY_SUFFIX: Final = ".tmp"
 _BLOCKS_AT_ONCE: Final = 64
 _BEGIN: Final = slice(KEY_BYTES, KEY_BYTES + 9)
 
@@ -139,37 +138,21 @@ def write_seal(
     files: DiskFiles,
     directory: Path,
     entries: Iterable[bytes],
-    seed: int,
+    ledger_id: bytes,
+    segments: tuple[int, int],
     document: Callable[[int], SealDocument],
 ) -> Path:
-    """A new seal, synced under its name; `document` is asked last, with the number of entries. Raises OSError; what
-    was begun is removed if it fails."""
-    temporary = directory / f"{seed:08x}.seal{TEMPORARY_SUFFIX}"
-    with suppress(FileNotFoundError):
-        files.unlink(temporary)
-    descriptor = files.create(temporary)
-    try:
-        try:
-            name = _write(files, descriptor, entries, seed, document)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        files.rename(temporary, directory / name)
-    except BaseException:
-        with suppress(OSError):
-            files.unlink(temporary)
-        raise
-    files.sync_directory(directory)
-    return directory / name
+    """A new seal of the segments from the first to the last, synced under its name; `document` is asked when all
+    entries are written, with their number. Raises OSError; what was begun is removed if it fails."""
+    path = directory / on_disk.seal_name(*segments)
+    seed = on_disk.seed_of(ledger_id, *segments)
+    write_whole(files, path, lambda descriptor: _fill(files, descriptor, entries, seed, document))
+    return path
 
 
-def _write(
-    files: DiskFiles,
-    descriptor: int,
-    entries: Iterable[bytes],
-    seed: int,
-    document: Callable[[int], SealDocument],
-) -> str:
+def _fill(
+    files: DiskFiles, descriptor: int, entries: Iterable[bytes], seed: int, document: Callable[[int], SealDocument]
+) -> None:
     count, at = 0, 0
     fences = bytearray()
     gathered: list[bytes] = []
@@ -187,9 +170,7 @@ def _write(
             files.write(descriptor, gathered, at)
             at += len(gathered) * BLOCK_BYTES
             gathered = []
-    said = document(count)
-    files.write(descriptor, [*gathered, on_disk.encode_end(bytes(fences), said)], at)
-    return on_disk.seal_name(said.first, said.last)
+    files.write(descriptor, [*gathered, on_disk.encode_end(bytes(fences), document(count))], at)
 
 
 # --- merging ----------------------------------------------------------------------------------------------------
@@ -232,8 +213,8 @@ def merged(
     # What was dropped is left out first: its ids may have been used again since.
     kept, added = (_without_dropped(seal.entries(breathe), base.segment) for seal in (older, newer))
     entries = _merged(kept, added, newer.path)
-    seed = on_disk.seed_of(second.end.ledger_id, rows[0].number, rows[-1].number)
-    return write_seal(files, directory, entries, seed, document)
+    segments = rows[0].number, rows[-1].number
+    return write_seal(files, directory, entries, second.end.ledger_id, segments, document)
 
 
 def _merged(older: Iterator[bytes], newer: Iterator[bytes], path: Path) -> Iterator[bytes]:

@@ -41,8 +41,7 @@ WRITE_BYTES_MAX = 48 * 1024
 _IN_SILENCE: Final = {
     ("_remove", "keeping.py"): ("close", "unlink"),
     ("_seal", "keeping.py"): ("give_back_zeros",),
-    ("write_seal", "sealed.py"): ("unlink",),
-    ("write", "checkpoint.py"): ("unlink",),
+    ("write_whole", "whole_file.py"): ("unlink",),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ def test_what_was_settled_and_what_is_open_is_summed_by_window() -> None:
         ),
     ],
 )
-def test_each_way_to_differ_names_caller_window_and_both_figures(wrong: object, said: str) -> None:
+def test_each_way_to_differ_names_caller_window_and_both_figures(wrong: Callable[[Account], None], said: str) -> None:
     tally, account = Tally({"a": DAY, "b": DAY}), Account(DAY, 0)
     for reservation, charge in ((100, 60), (50, None)):
         tally.begun("a", 0, reservation)
@@ -51,7 +52,7 @@ def test_each_way_to_differ_names_caller_window_and_both_figures(wrong: object, 
         if charge is not None:
             tally.ended("a", 0, reservation, charge)
             account.settle(0, reservation, charge)
-    wrong(account)  # type: ignore[operator]
+    wrong(account)
     [sentence] = tally.compared({"a": account.figures(), "b": Account(DAY, 0).figures()}).sentences()
     assert sentence.startswith("caller a, window of 86400 s from ")
     assert said in sentence
