@@ -202,14 +202,15 @@ class Opening:
 
     def _check_whose(self) -> None:
         """A seal speaks of the segments that stand here: else it is blamed, and not they."""
+        there = recovery.segments_in(self._files, self._directory)
         for seal in self.index.sealed:
             said = seal.document
             first = max(said.first, self.base.segment + 1)
-            there = [number for number in recovery.segments_in(self._files, self._directory) if number >= first]
-            if not there:
+            nearest = next((number for number in there if number >= first), None)
+            if nearest is None:
                 continue
-            before = recovery.start_of(self._files, self._directory, there[0])
-            is_first = there[0] == said.first
+            before = recovery.start_of(self._files, self._directory, nearest)
+            is_first = nearest == said.first
             if before.ledger_id != said.end.ledger_id or (
                 is_first and (before.offset, before.head) != (said.before_end, said.before_head)
             ):

@@ -19,6 +19,14 @@ from sidecar.ledger.recovery import segment_path
 _AT_ONCE_BYTES: Final = 2048  # most Begins are shorter
 
 
+def begin_in(framed: bytes) -> BeginRecord:
+    """The Begin that these bytes are, with its header; raises FormatFault."""
+    begin = on_disk.decode_record(framed).begin
+    if not begin:
+        raise FormatFault("a Begin in this place")
+    return begin
+
+
 class ReadBack:
     """Every other method raises OSError, or FormatFault where other bytes than the record's stand in its place."""
 
@@ -53,10 +61,7 @@ class ReadBack:
     def begin(self, segment: int, offset: int) -> tuple[BeginRecord, Place]:
         """The Begin at this place, also where only a checkpoint has it, and with its length."""
         framed = self.framed(segment, offset)
-        begin = on_disk.decode_record(framed).begin
-        if not begin:
-            raise FormatFault("a Begin in this place")
-        return begin, Place(segment, offset, len(framed))
+        return begin_in(framed), Place(segment, offset, len(framed))
 
     def framed(self, segment: int, offset: int) -> bytes:
         """The record that begins here, with its header, as it stands on disk."""

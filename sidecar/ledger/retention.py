@@ -29,7 +29,7 @@ from sidecar.ledger.faults import RESTORE, LedgerDamaged
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.format import FormatFault
 from sidecar.ledger.index import key_of_new
-from sidecar.ledger.read_back import ReadBack
+from sidecar.ledger.read_back import ReadBack, begin_in
 from sidecar.ledger.recovery import segment_path, segments_in
 from sidecar.ledger.seal_format import End, SegmentRow, begins_until, decode_entry, ends_until
 from sidecar.ledger.sealed import Sealed
@@ -122,8 +122,9 @@ def _open_after(
 def _read(read_back: ReadBack, place: tuple[int, int]) -> tuple[bytes, KeptBegin]:
     """The Begin that stands there, with its key."""
     try:
-        begin, _ = read_back.begin(*place)
-        return key_of_new(begin.caller_runtime_id, begin.request_id), KeptBegin(*place, read_back.framed(*place))
+        framed = read_back.framed(*place)
+        begin = begin_in(framed)
+        return key_of_new(begin.caller_runtime_id, begin.request_id), KeptBegin(*place, framed)
     except FormatFault as fault:
         raise LedgerDamaged(read_back.path(place[0]), place[1], str(fault), RESTORE) from fault
 
