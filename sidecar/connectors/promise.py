@@ -130,6 +130,17 @@ class Answer:
         if len(secret) >= HIDDEN_CHARACTERS_MIN:
             self._secret = secret
 
+    def overhear(self, hear: Callable[[TransportEventPayload], None]) -> None:
+        """`hear` is told every piece from now on, before `on_event`; for a connector that has another one answer."""
+        told = self._on_event
+
+        def both(payload: TransportEventPayload) -> None:
+            hear(payload)
+            if told is not None:
+                told(payload)
+
+        self._on_event = both
+
     def _shown(self, said: str) -> str:
         return said if self._secret is None else said.replace(self._secret, SHOWN)
 
