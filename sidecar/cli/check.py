@@ -72,11 +72,12 @@ def _warnings(config: Config) -> list[Complaint]:
     for connector in config.connectors.values():
         if connector.name in only_wrapped:
             continue
-        found = [*KINDS[connector.kind].warnings(connector)]
+        found = KINDS[connector.kind].warnings(connector)
+        warnings += [Complaint(f'connector "{connector.name}".{key}', what) for key, what in found]
         asked = KINDS[connector.kind].credential_of(connector)
         if asked and asked.base_url and asked.base_url.startswith("https:") and asked.credential is None:
-            found.append(("credential", "is missing, and servers that are reached by https mostly want one"))
-        warnings += [Complaint(f'connector "{connector.name}".{key}', what) for key, what in found]
+            what = "is missing, and servers that are reached by https mostly want one"
+            warnings.append(Complaint(f'connector "{asked.name}".credential', what))
     served = {name for caller in config.callers.values() for name in caller.models}
     warnings += [
         Complaint(f'caller "{caller.id}".models', "is empty, so this caller can run nothing")

@@ -43,7 +43,9 @@ from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 
 Mode = Literal["record", "replay", "both"]
-_WRITE_SECONDS_MAX: Final = 10.0  # a disk that takes longer has lost us the recording; the answer is not held up longer
+_WRITE_SECONDS_MAX: Final = (
+    5.0  # a disk that takes longer loses us the recording: no answer, and no way out, waits more
+)
 _THREADS_MAX: Final = 4
 
 

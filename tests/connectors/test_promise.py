@@ -112,3 +112,14 @@ def test_a_credential_that_could_be_a_word_changes_no_answer() -> None:
     answer.text("the key is under the mat")
     assert answer.events()[0].text_delta
     assert answer.events()[0].text_delta.text == "the key is under the mat"
+
+
+def test_whoever_overhears_an_answer_is_told_the_same_as_the_one_it_is_for() -> None:
+    heard: list[v.TransportEventPayload] = []
+    overheard: list[v.TransportEventPayload] = []
+    answer = Answer(frozenset(), 1000, on_event=heard.append)
+    answer.overhear(overheard.append)
+    answer.texts(["one ", "two"])
+    answer.tool_call("c1", "look", "")
+    assert overheard == heard
+    assert len(heard) == 3
