@@ -104,24 +104,17 @@ class Heard:
     """Where the texts of an answer break, heard while they come."""
 
     def __init__(self) -> None:
-        self._runs: list[list[int]] = []
-        self._is_text = False
+        self._lengths: dict[int, list[int]] = {}  # by the sequence of the text's event
 
-    def hear(self, payload: TransportEventPayload) -> None:
-        if not payload.text_delta:
-            self._is_text = False
-            return
-        if not self._is_text:
-            self._runs.append([])
-        self._is_text = True
-        self._runs[-1].append(len(payload.text_delta.text))
+    def hear(self, sequence: int, payload: TransportEventPayload) -> None:
+        if payload.text_delta:
+            self._lengths.setdefault(sequence, []).append(len(payload.text_delta.text))
 
     def events(self, events: Iterable[TransportEventPayload]) -> Iterator[RecordedEvent]:
         """The events of the answer that was heard, with their breaks."""
-        runs = iter(self._runs)
-        for event in events:
+        for sequence, event in enumerate(events):
             if event.text_delta:
-                yield RecordedEvent(text=_with_breaks(event.text_delta.text, next(runs, [])))
+                yield RecordedEvent(text=_with_breaks(event.text_delta.text, self._lengths.get(sequence, [])))
             elif event.tool_call:
                 yield RecordedEvent(tool_call=event.tool_call)
             else:
@@ -129,7 +122,7 @@ class Heard:
 
 
 def _with_breaks(text: str, lengths: list[int]) -> RecordedText:
-    """Without them where they are not those of the text: what was hidden in it stood across a break."""
+    """Without them where they are not those of the whole text."""
     is_broken = len(lengths) > 1 and sum(lengths) == len(text)
     return RecordedText(text=text, pieces=" ".join(map(str, lengths)) if is_broken else "")
 

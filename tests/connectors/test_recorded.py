@@ -70,7 +70,7 @@ async def asked(
     connector: Connector, request: v.ProviderRequest | None = None, heard: list[v.TransportEventPayload] | None = None
 ) -> Answer:
     lowered = connector.lower(request or build.request(), "tiny")
-    on_event = None if heard is None else heard.append
+    on_event = None if heard is None else lambda _, payload: heard.append(payload)
     answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX, lowered.notes, on_event=on_event)
     await connector.exchange(lowered, answer)
     return answer
