@@ -13,9 +13,9 @@ failure never takes a recording's place, and one that says nothing of the
 request (its credential, a rate limit, a provider that was down) is asked again
 in `both`.
 
-The recording is on disk before the answer is complete, in a thread, for as
-long as `_WRITE_SECONDS_MAX`, whatever cancels the request: it is paid for. An
-answer that can't be kept stands all the same, and the log says so.
+The recording is on disk before the answer is given. A thread writes it, and
+is waited for at most `_WRITE_SECONDS_MAX`, whatever cancels the request, for it
+is paid. An answer that can't be kept stands all the same, and the log says so.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 
 Mode = Literal["record", "replay", "both"]
-_WRITE_SECONDS_MAX: Final = (
-    5.0  # a disk that takes longer loses us the recording: no answer, and no way out, waits more
-)
+_WRITE_SECONDS_MAX: Final = 5.0  # a disk that takes longer may lose us the recording: no answer waits more for it
 _THREADS_MAX: Final = 4
 
 

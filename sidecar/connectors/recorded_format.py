@@ -38,6 +38,7 @@ from sidecar.contract.values import (
 FORMAT: Final = "sidecar.recording.v1"
 RECORDING_BYTES_MAX: Final = 64 << 20
 _NO_ID: Final = "-"
+_LENGTHS: Final = re.compile(r"[1-9][0-9]{0,9}(?: [1-9][0-9]{0,9})*", re.ASCII)
 _ESCAPED: Final = re.compile(rb"\\+u00([0-7][0-9a-fA-F])")
 
 
@@ -175,7 +176,7 @@ def decode(raw: bytes) -> Recording:
     try:
         recording = msgspec.json.decode(raw, type=Recording)
     except (ValueError, RecursionError) as wrong:
-        raise NotARecording(f"is no recording: {wrong}") from None
+        raise NotARecording(f"is no recording: {str(wrong):.200}") from None
     of_request = digests(recording.request)
     if of_request != Digests(recording.provider_request_sha256, recording.without_ids_sha256):
         raise NotARecording("holds digests that are not those of its request")
@@ -183,26 +184,27 @@ def decode(raw: bytes) -> Recording:
         raise NotARecording("must end with a stop_reason or with a failure's kind, and not with both")
     for event in recording.events:
         if event.text:
-            pieces_of(event.text)
+            _lengths_of(event.text)
     return recording
 
 
-def pieces_of(said: RecordedText) -> list[str]:
+def pieces_of(said: RecordedText) -> Iterator[str]:
     """The text in what it came in. Raises NotARecording where the pieces are not those of the text."""
-    if not said.pieces:
-        return [said.text]
-    pieces: list[str] = []
     at = 0
-    for length in said.pieces.split():
-        if not re.fullmatch(r"[1-9][0-9]{0,9}", length):
-            raise NotARecording(f"holds pieces that are no lengths: {length:.20}")
-        pieces.append(said.text[at : at + int(length)])
-        at += int(length)
-    if at != len(said.text):
-        raise NotARecording(
-            f"holds pieces of {at} characters for a text of {len(said.text)}; without any it comes whole"
-        )
-    return pieces
+    for length in _lengths_of(said):
+        yield said.text[at : at + length]
+        at += length
+
+
+def _lengths_of(said: RecordedText) -> list[int]:
+    if not said.pieces:
+        return [len(said.text)]
+    if not _LENGTHS.fullmatch(said.pieces):
+        raise NotARecording(f"holds pieces that are no lengths with a space between them: {said.pieces:.40}")
+    lengths = list(map(int, said.pieces.split()))
+    if (told := sum(lengths)) != (there := len(said.text)):
+        raise NotARecording(f"holds pieces of {told} characters for a text of {there}; without any it comes whole")
+    return lengths
 
 
 # --- the last guard ---------------------------------------------------------------------------------------------

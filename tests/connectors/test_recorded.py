@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from kit import build
 from kit.connector_cases import CALL, CONNECTORS, TEXT, USED, Made
 from kit.recorded_cases import recorded_in, recordings_in
 
+from sidecar.connectors import recorded as module
 from sidecar.connectors import recorded_directory
 from sidecar.connectors.promise import Answer, Connector, Ended, Lowered, Rejected, ResponseTooLarge
 from sidecar.connectors.recorded import Recorded
@@ -286,6 +288,17 @@ async def test_a_write_that_breaks_off_leaves_nothing(tmp_path: Path, monkeypatc
     assert files_in(tmp_path) == []
 
 
+async def test_a_disk_that_does_not_answer_holds_up_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr(recorded_directory.os, "fsync", lambda _: disk.wait(60))
+    monkeypatch.setattr(module, "_WRITE_SECONDS_MAX", 0.01)
+    connector = recorded_in(tmp_path, Scripted((SAYS,)), "record")
+    async with served(connector) as log:
+        assert end(await asked(connector)).stop_reason == "end_turn"
+        disk.set()
+    assert "the disk has not taken it within 0.01 s" in log.getvalue()
+
+
 async def test_no_more_are_written_than_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_directory, "RECORDINGS_MAX", 1)
     connector = recorded_in(tmp_path, Scripted((SAYS,)), "record")
@@ -335,6 +348,28 @@ async def test_fresh_ids_find_the_first_answer_that_was_recorded(tmp_path: Path)
     assert text_of(await asked(replaying(tmp_path), exact)) == "second"
     failed = build.request(request_id="failed", conversation_id="of-failed")
     assert end(await asked(replaying(tmp_path), failed)).kind == "rate_limited"
+
+
+async def conversation(connector: Recorded, name: str) -> list[v.InputItem]:
+    """Three turns, each with a call, in requests whose ids are those of this name."""
+    items = [build.text("go")]
+    for turn in range(3):
+        request = build.request(*items, request_id=f"{name}-{turn}", conversation_id=name)
+        for event in (await asked(connector, request)).events():
+            if event.text_delta:
+                items.append(build.said(event.text_delta.text))
+            elif event.tool_call:
+                call = event.tool_call
+                items += [build.call(call.call_id, call.name, call.arguments), build.result(call.call_id)]
+            elif event.reasoning_state:
+                items.append(build.state("kept", "tiny", event.reasoning_state.state))
+    return items
+
+
+async def test_a_whole_conversation_is_found_again_by_fresh_ids(tmp_path: Path) -> None:
+    live = await conversation(recorded_in(tmp_path, Scripted((CALLS,)), "record"), "live")
+    assert await conversation(replaying(tmp_path), "fresh") == live
+    assert len({item.tool_call.call_id for item in live if item.tool_call}) == 3
 
 
 async def test_another_model_s_or_kind_s_recording_answers_nothing_and_is_named(tmp_path: Path) -> None:
@@ -419,7 +454,10 @@ async def test_both_asks_again_where_a_file_has_gone(tmp_path: Path) -> None:
         ({"end": {"usage": None}}, "must end with a stop_reason or with a failure's kind"),
         ({"end": {"usage": None, "stop_reason": "end_turn", "kind": "provider"}}, "and not with both"),
         ({"events": [{"TextDelta": {"text": "abc", "pieces": "1 3"}}]}, "pieces of 4 characters for a text of 3"),
-        ({"events": [{"TextDelta": {"text": "abc", "pieces": "3 0"}}]}, "pieces that are no lengths: 0"),
+        (
+            {"events": [{"TextDelta": {"text": "abc", "pieces": "3 0"}}]},
+            "pieces that are no lengths with a space between them: 3 0",
+        ),
         ({"events": [{"TextDelta": {"text": "abc"}, "ToolCall": None}]}, "is no recording"),
         ({"events": [{"ReasoningState": {"state": "no base64"}}]}, "is no recording"),
     ],
@@ -521,4 +559,4 @@ async def test_tasks_of_the_recorded_connector_run_only_where_it_is_asked(
 
 
 def test_pieces_are_those_of_characters_and_not_of_bytes() -> None:
-    assert pieces_of(RecordedText(text="aé🐉b", pieces="2 1 1")) == ["aé", "🐉", "b"]
+    assert list(pieces_of(RecordedText(text="aé🐉b", pieces="2 1 1"))) == ["aé", "🐉", "b"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from kit import build
 from kit.one_connector import config_of
+from kit.process_cases import ODD_CHILD
 
 from sidecar.cli.check import check
 from sidecar.cli.setup import build_connectors
@@ -19,8 +23,10 @@ from sidecar.config.values import Config
 from sidecar.connectors.http_connector import HttpConnector
 from sidecar.connectors.kinds import config_keys
 from sidecar.connectors.process import Process
+from sidecar.connectors.promise import Answer
 from sidecar.connectors.recorded import Recorded
 from sidecar.connectors.recorded_config import wrapped_as_it_counts
+from sidecar.ops.log import Log
 
 CLAUDE = """kind = "anthropic_messages"
 base_url = "https://nobody.test"
@@ -177,6 +183,27 @@ def test_what_only_building_can_find_is_complained_of(tmp_path: Path, connector:
     told = complaints(connector, folder=tmp_path)
     assert len(told) == 1
     assert told[0].startswith(why.format(tmp_path))
+
+
+async def test_a_program_is_run_to_be_recorded_and_not_to_be_replayed(tmp_path: Path) -> None:
+    argv = json.dumps([sys.executable, str(ODD_CHILD), "calls"])
+    live = f'kind = "process"\nargv = {argv}'
+    answers, logs = [], []
+    for mode in ("record", "replay"):
+        connector = recorder(config_of(with_live(live, f'mode = "{mode}"'), folder=tmp_path))
+        log = io.StringIO()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(connector.serve, Log(log, "text"))
+            lowered = connector.lower(build.request(), "tiny")
+            answer = Answer(lowered.call_ids, 50_000)
+            await connector.exchange(lowered, answer)
+            await connector.aclose()
+            nursery.cancel_scope.cancel()
+        answers.append((answer.ended, answer.events(), answer.sent, answer.notes))
+        logs.append(log.getvalue())
+    assert answers[0] == answers[1]
+    assert "child_started connector=it" in logs[0]
+    assert "child_started" not in logs[1]
 
 
 # --- check -------------------------------------------------------------------------------------------------------
