@@ -176,7 +176,7 @@ def decode(raw: bytes) -> Recording:
     try:
         recording = msgspec.json.decode(raw, type=Recording)
     except (ValueError, RecursionError) as wrong:
-        raise NotARecording(f"is no recording: {str(wrong):.200}") from None
+        raise NotARecording(f"is no recording: {wrong!s:.200}") from None
     of_request = digests(recording.request)
     if of_request != Digests(recording.provider_request_sha256, recording.without_ids_sha256):
         raise NotARecording("holds digests that are not those of its request")
