@@ -234,7 +234,7 @@ class AsyncClient:
             self._session.leave(waiter)
 
     async def _answer(self, waiter: Waiter, woken: _Woken) -> Answer | SidecarError:
-        await self._until(waiter, woken, lambda: waiter.answer is not None)
+        await self._until(waiter, woken, waiter.is_answered)
         assert waiter.answer is not None
         return waiter.answer
 
@@ -282,7 +282,7 @@ class Stream:
         frame = sealed(self.invocation)
         self._waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
         assert self._waiter.live is not None
-        self._live, self._telling = self._waiter.live, Telling(self._waiter.live)
+        self._telling = Telling(self._waiter.live)
         self._block = client._asking(
             self._waiter, lambda: client._session.invoke(frame, *ids_of(self.invocation), self._waiter)
         )
@@ -297,13 +297,12 @@ class Stream:
 
     async def __anext__(self) -> TransportEvent:
         if self._rest is None:
-            waiter, live = self._waiter, self._live
-            await self._client._until(waiter, self._woken, lambda: live.has_unread or waiter.answer is not None)
+            await self._client._until(self._waiter, self._woken, self._waiter.has_something)
             event = self._telling.next_live()
             if event is not None:
                 return event
-            assert waiter.answer is not None
-            self._result = result_of(waiter.answer)
+            assert self._waiter.answer is not None
+            self._result = result_of(self._waiter.answer)
             self._rest = iter(self._telling.rest(self._result.events))
         for event in self._rest:
             return event

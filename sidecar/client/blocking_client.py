@@ -207,7 +207,7 @@ class Client:
                 self._link.leave(waiter)
 
     def _answer(self, waiter: Waiter, woken: threading.Event) -> Answer | SidecarError:
-        self._until(waiter, woken, lambda: waiter.answer is not None)
+        self._until(waiter, woken, waiter.is_answered)
         assert waiter.answer is not None
         return waiter.answer
 
@@ -243,7 +243,7 @@ class BlockingStream:
         frame, ids = sealed(self.invocation), ids_of(self.invocation)
         self._waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
         assert self._waiter.live is not None
-        self._live, self._telling = self._waiter.live, Telling(self._waiter.live)
+        self._telling = Telling(self._waiter.live)
         self._block = client._asking(self._waiter, partial(client._session.invoke, frame, *ids, self._waiter))
         self._block.__enter__()
         return self
@@ -256,9 +256,8 @@ class BlockingStream:
 
     def __next__(self) -> TransportEvent:
         while self._rest is None:
-            waiter, live = self._waiter, self._live
-            self._client._until(waiter, self._woken, lambda: waiter.answer is not None or live.has_unread)
-            answer = waiter.answer  # looked at first: what is unread then came before it
+            self._client._until(self._waiter, self._woken, self._waiter.has_something)
+            answer = self._waiter.answer  # looked at first: what is unread then came before it
             event = self._telling.next_live()
             if event is not None:
                 return event

@@ -46,6 +46,13 @@ class Waiter:
     def give_up_at(self) -> float:
         return self.answer_by if self.sent else self.send_by
 
+    def is_answered(self) -> bool:
+        return self.answer is not None
+
+    def has_something(self) -> bool:
+        """An unread live event, or the answer."""
+        return self.answer is not None or (self.live is not None and self.live.has_unread)
+
     def settle(self, answer: Answer | SidecarError) -> None:
         self.answer = answer
         self.wake()
