@@ -34,7 +34,7 @@ from sidecar.testing.recorded import RecordedRequest, requests_in
 from sidecar.testing.refusals import RefusedRequest, is_flooded, refusals_in
 
 if TYPE_CHECKING:
-    from sidecar.client import AsyncClient, Client  # type: ignore[import-not-found]
+    from sidecar.client import AsyncClient, Client
 
 _CONFIG: Final = "sidecar.toml"
 _SHORT: Final = Path("/tmp")  # where the usual folder for temporary files is too long for a socket
