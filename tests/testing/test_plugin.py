@@ -42,7 +42,7 @@ def test_plain_tests_have_their_daemon(tmp_path: Path) -> None:
 
 
 def test_tests_under_pytest_trio_have_their_daemon(tmp_path: Path) -> None:
-    assert "3 passed" in example(tmp_path, "under_trio.py", "pytest_trio")
+    assert "3 passed" in example(tmp_path, "under_trio.py", "pytest_trio.plugin")
 
 
 def test_tests_under_anyio_s_plugin_have_their_daemon_on_both_loops(tmp_path: Path) -> None:
