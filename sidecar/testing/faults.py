@@ -32,4 +32,4 @@ class LogIncomplete(KitFault):
 
 
 class NotAnswering(KitFault):
-    """The daemon runs, and doesn't answer."""
+    """The daemon runs, and doesn't answer, or doesn't end."""

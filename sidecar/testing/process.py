@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import sidecar
-from sidecar.testing.faults import NoSidecar, NotReady
+from sidecar.testing.faults import NoSidecar, NotAnswering, NotReady
 from sidecar.testing.log_lines import Followed, LogLine, LogLines
 
 START_SECONDS_MAX: Final = 30.0
@@ -73,12 +73,15 @@ class Process:
         self._log.close()
 
     def stop(self) -> int:
-        """SIGTERM: what runs may finish for a while. The exit code. Raises TimeoutExpired, and then it is killed."""
+        """SIGTERM: what runs may finish for a while. The exit code. Raises NotAnswering where that never ends."""
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(_END_SECONDS_MAX)
-        except BaseException:
+        except BaseException as why:
             self.kill()
+            if isinstance(why, subprocess.TimeoutExpired):
+                late = f"the daemon had not ended {_END_SECONDS_MAX:g} s after SIGTERM, and was killed"
+                raise NotAnswering(late + shown(self._lines.all())) from None
             raise
         self._log.close()
         return code

@@ -14,6 +14,7 @@ import msgpack
 import pytest
 from kit.daemon_process import Client, invocation
 
+import sidecar
 from sidecar.testing.daemon import Daemon, spawned
 from sidecar.testing.faults import FolderInUse, LogIncomplete, NoSidecar, NotReady, SocketPathTooLong
 from sidecar.testing.refusals import RefusedRequest
@@ -246,6 +247,22 @@ def test_settings_are_laid_over_what_serves_a_test_well() -> None:
         assert ask(daemon, model="plain")["Transported"]["receipt"]["cost_micro_usd"] == 15
         daemon.hangs()
         assert ask(daemon)["Transported"]["receipt"]["outcome"]["Failed"]["kind"] == "timeout"
+
+
+def test_the_daemon_is_of_the_very_package_that_the_test_has_imported(tmp_path: Path) -> None:
+    root = str(Path(sidecar.__file__).parents[1])
+    code = f"""
+import sys
+sys.path.insert(0, {root!r})
+from sidecar.testing.daemon import spawned
+with spawned() as daemon:
+    print(open(f"/proc/{{daemon.pid}}/environ").read().replace("\\0", "\\n"))
+"""
+    environ = {**os.environ, "PYTHONPATH": "relative"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert f"PYTHONPATH={root}:{tmp_path}/relative" in done.stdout.splitlines()
 
 
 def test_a_folder_that_is_given_stays_and_its_ledger_is_served_again(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -17,11 +17,12 @@ KIT = "sidecar.testing.plugin"
 
 def run(folder: Path, *arguments: str, plugins: Sequence[str] = (KIT,)) -> subprocess.CompletedProcess[str]:
     """Pytest with these plugins and no others, so that it is the same wherever this is run; warnings are errors."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     with_plugins = [word for plugin in plugins for word in ("-p", plugin)]
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *with_plugins, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
+        env={**environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=100,
