@@ -39,7 +39,7 @@ def example(folder: Path, name: str, *plugins: str) -> str:
 
 
 def test_plain_tests_have_their_daemon(tmp_path: Path) -> None:
-    assert "4 passed" in example(tmp_path, "plain.py")
+    assert "5 passed" in example(tmp_path, "plain.py")
 
 
 def test_tests_under_pytest_trio_have_their_daemon(tmp_path: Path) -> None:

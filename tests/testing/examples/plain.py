@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.client import Client, CostBound, ProviderRejected, RequestFailed, new_request
+from sidecar.client import Client, CostBound, Indeterminate, ProviderRejected, RequestFailed, new_request
 from sidecar.testing.daemon import Daemon
 
 
@@ -49,6 +49,19 @@ with Client(os.environ["SIDECAR_SOCKET"]) as client:
     environ = {**sidecar_daemon.env, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", game], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout == "Who goes there?\n"
+
+
+def test_a_crash_in_mid_request_is_met_as_a_player_would_meet_it(sidecar_daemon: Daemon) -> None:
+    sidecar_daemon.hangs("It ")
+    with sidecar_daemon.client() as client, client.stream(new_request("npc-fast", "hello")) as stream:
+        assert next(stream).payload.text_delta  # so it has been asked
+        sidecar_daemon.kill()
+        sidecar_daemon.restart()
+        with pytest.raises(Indeterminate):
+            next(stream)
+    (request,) = sidecar_daemon.requests
+    assert (request.state, request.charge_micro_usd) == ("indeterminate", None)
+    assert [one.refusal for one in sidecar_daemon.refused] == ["Indeterminate"]
 
 
 def test_several_daemons_can_be_had(sidecar_daemon_factory: Callable[..., Daemon]) -> None:
