@@ -13,11 +13,12 @@ from sidecar.connectors import (
     openai_chat,
     openai_responses,
     process_config,
+    recorded_config,
     scripted_config,
 )
 from sidecar.connectors.kind import Kind
 
-KINDS: Final[Mapping[str, Kind]] = {
+_KINDS: Final[Mapping[str, Kind]] = {
     "anthropic_messages": anthropic_messages.KIND,
     "gemini": gemini.KIND,
     "llama_stack": llama_stack.KIND,
@@ -26,6 +27,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "process": process_config.KIND,
     "scripted": scripted_config.KIND,
 }
+KINDS: Final[Mapping[str, Kind]] = {**_KINDS, "recorded": recorded_config.kind(_KINDS)}
 
 
 def config_keys() -> dict[str, KindKeys]:
