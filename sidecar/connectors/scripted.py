@@ -47,22 +47,14 @@ _PLAIN_VALUES: Final[dict[str, Any]] = {
 }
 
 
-class _Prepared:
-    """A rule, how often it has answered, and what can be told before it is asked.
+class _Prepared(Struct, frozen=True):
+    """A rule, and what can be told before it is asked; `nth` tells it from rules of one script that are equal to it."""
 
-    `nth` tells it from rules of the same script that are equal to it.
-    """
-
-    __slots__ = ("answered", "echoes", "nth", "rule", "waits", "words")
-
-    def __init__(self, rule: Rule, nth: int) -> None:
-        self.rule = rule
-        self.nth = nth
-        self.answered = 0
-        self.words = _words_of(rule)
-        self.echoes = rule.deltas is None and not rule.calls and not rule.fail and not rule.hang
-        many = rule.repeat * len(rule.deltas or ()) >= _DELTAS_PER_CHECKPOINT
-        self.waits = bool(rule.delay_ms or rule.delta_delay_ms or rule.hang or many)
+    rule: Rule
+    nth: int
+    words: int
+    echoes: bool
+    waits: bool
 
 
 class _Asked(Struct, frozen=True):
@@ -85,7 +77,8 @@ class Scripted:
         self, rules: tuple[Rule, ...] = (), *, script: ScriptFile | None = None, asked_file: AskedFile | None = None
     ) -> None:
         self._rules = rules
-        self._prepared = _prepared(rules, ())
+        self._prepared = _prepared(rules)
+        self._answered: Counter[_Prepared] = Counter()  # of rules with `times`
         self._script = script
         self._asked_file = asked_file
 
@@ -142,7 +135,9 @@ class Scripted:
     def _standing(self) -> tuple[_Prepared, ...]:
         """The rules of now. Raises Rejected where the script can't be read any more."""
         if self._script is not None and (rules := self._script.rules()) is not self._rules:
-            self._rules, self._prepared = rules, _prepared(rules, self._prepared)
+            self._rules, self._prepared = rules, _prepared(rules)
+            for gone in self._answered.keys() - set(self._prepared):
+                del self._answered[gone]
         return self._prepared
 
     def _is_kept(self, lowered: Lowered, answer: Answer) -> bool:
@@ -159,14 +154,14 @@ class Scripted:
     def _chosen_for(self, asked: _Asked) -> _Prepared:
         for prepared in asked.rules:
             rule = prepared.rule
-            used_up = rule.times is not None and prepared.answered >= rule.times
+            used_up = rule.times is not None and self._answered[prepared] >= rule.times
             if rule.reject is None and not used_up and rule.matches(asked.model, asked.last_text, asked.last_tool):
                 return prepared
         return _ECHO
 
     def _take(self, chosen: _Prepared, answer: Answer) -> Rule:
         if chosen.rule.times is not None:
-            chosen.answered += 1
+            self._answered[chosen] += 1
         answer.sent = not chosen.rule.nothing_sent
         return chosen.rule
 
@@ -206,16 +201,20 @@ class Scripted:
         answer.complete(rule.stop or natural, usage, f"scripted-{lowered.request.request_id}")
 
 
-def _prepared(rules: tuple[Rule, ...], before: tuple[_Prepared, ...]) -> tuple[_Prepared, ...]:
-    """Each rule that stood before, as it was, with its count; the others new."""
-    stood = {(one.rule, one.nth): one for one in before}
+def _prepared(rules: tuple[Rule, ...]) -> tuple[_Prepared, ...]:
     alike: Counter[Rule] = Counter()
     prepared = []
     for rule in rules:
-        nth = alike[rule]
+        prepared.append(_prepare(rule, alike[rule]))
         alike[rule] += 1
-        prepared.append(stood.get((rule, nth)) or _Prepared(rule, nth))
     return tuple(prepared)
+
+
+def _prepare(rule: Rule, nth: int) -> _Prepared:
+    echoes = rule.deltas is None and not rule.calls and not rule.fail and not rule.hang
+    many = rule.repeat * len(rule.deltas or ()) >= _DELTAS_PER_CHECKPOINT
+    waits = bool(rule.delay_ms or rule.delta_delay_ms or rule.hang or many)
+    return _Prepared(rule, nth, _words_of(rule), echoes, waits)
 
 
 def _reject(asked: _Asked) -> None:
@@ -330,4 +329,4 @@ def _is_usable(item: InputItem, upstream: str) -> bool:
     )
 
 
-_ECHO: Final = _Prepared(Rule(), 0)
+_ECHO: Final = _prepare(Rule(), 0)
