@@ -6,6 +6,7 @@ reads these lines and fails on anything else.
 
     contract    what crosses the wire or lands on disk: frozen values, the strict MessagePack profile, canonical bytes
     rules       what is allowed: framing, admission, pricing, spend windows; pure, `now` is an argument
+    client      for callers: async (anyio: Trio and asyncio) and blocking, over one pure session; needs no daemon's room
     ops         log lines, credentials and the wall clock
     config      TOML text to a checked Config, or every complaint at once
     ledger      segment format, the file calls, the one writer with group commit, recovery, seals, retention
@@ -13,6 +14,7 @@ reads these lines and fails on anything else.
     repair      what can still be read of a damaged ledger, as a new one and a report
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
     service     who is calling, the listener, one connection, one exchange (decided, then carried), the task tree
+    testing     for a game's own tests: the daemon in a process of its own, its script said by the test, a pytest plugin
     cli         serve, check, call, ledger, demo
 
 `contract` and `rules` are deaf: no async, no sockets, no clock, no randomness, no logging.
