@@ -27,7 +27,7 @@ from sidecar.client import (
     new_request,
 )
 from sidecar.client.errors import REFUSED
-from sidecar.contract.values import Failed, TransportEvent
+from sidecar.contract.values import Failed
 
 
 def answering(peer: Peer) -> None:
@@ -603,7 +603,3 @@ def test_after_garbage_the_next_request_begins_afresh(way: Way, path: Path) -> N
 
     with fake_daemon(path, _http, answering):
         way.run(body)
-
-
-def joined(events: list[TransportEvent]) -> str:
-    return "".join(event.payload.chosen.text for event in events)

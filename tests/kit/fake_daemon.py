@@ -101,10 +101,15 @@ class FakeDaemon:
         everything = [frame for peer in self.peers for frame in peer.frames]
         return [frame for frame in everything if msgpack.unpackb(frame)["schema_id"] == schema_id]
 
-    def end(self) -> None:
+    def listening_no_more(self) -> None:
+        """As a daemon that is gone: the socket file stays, and nobody accepts."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._accepting.join()
         self._listening.close()
+
+    def end(self) -> None:
+        if self._accepting.is_alive():
+            self.listening_no_more()
         for thread in self._threads:
             thread.join()
         self.path.unlink(missing_ok=True)
