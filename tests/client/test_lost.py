@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -367,28 +368,31 @@ def test_closing_tells_those_who_wait(way: Way, path: Path) -> None:
         peer.until_hung_up()
 
     async def body() -> None:
-        async with anyio.create_task_group() as both:
-            async with way.client(path) as client:
+        async with anyio.create_task_group() as both, way.client(path) as client:
 
-                async def wait() -> None:
-                    assert (await raised(Disconnected, client.invoke(asked("r1")))).fault == "closed"
+            async def wait() -> None:
+                assert (await raised(Disconnected, client.invoke(asked("r1")))).fault == "closed"
 
-                both.start_soon(wait)
-                await until_out(client, "r1")
+            both.start_soon(wait)
+            await until_out(client, "r1")
 
     with fake_daemon(path, silent):
         way.run(body)
 
 
 def test_an_error_in_the_block_comes_out_as_it_is(way: Way, path: Path) -> None:
-    async def body() -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with way.client(path) as client:
-                await client.invoke(asked("r1"))
-                raise ZeroDivisionError
+    class Mishap(BaseException):
+        """As a KeyboardInterrupt is one."""
 
-    with fake_daemon(path, answering):
-        way.run(body)
+    async def body(kind: type[BaseException]) -> None:
+        async with way.client(path) as client:
+            await client.invoke(asked("r1"))
+            raise kind
+
+    with fake_daemon(path, answering, answering):
+        for kind in (ZeroDivisionError, Mishap):
+            with pytest.raises(kind):
+                way.run(partial(body, kind))
 
 
 def test_an_idle_connection_that_is_lost_is_made_again_when_it_is_wanted(way: Way, path: Path) -> None:
