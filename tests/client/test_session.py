@@ -20,6 +20,7 @@ from sidecar.client import answers, daemon_frames, errors, meanings, patience, p
 from sidecar.client.answers import result_of
 from sidecar.client.asking import STATUS_FRAME, Terms, invocation_of, new_request, sealed, sealed_quote
 from sidecar.client.errors import DaemonError, Disconnected, NotADaemon, SidecarError
+from sidecar.client.pieces import LiveRun, Telling
 from sidecar.client.session import ConnectionOver, Session
 from sidecar.client.waiting import Sent, Waiter
 from sidecar.contract.client_frames import TransportQuoted, TransportStatusReport
@@ -77,12 +78,15 @@ class Conversations(RuleBasedStateMachine):
         self.unanswered: list[tuple[str, str]] = []  # that the daemon has read on this connection
         self.statuses_read = 0
         self.on_the_way = b""
+        self.streams = False  # the hello that the daemon has read last asks for live events
+        self.may_run: set[str] = set()  # ids that the daemon may have begun before this connection
+        self.told_live: dict[str, int] = {}  # how much of each text went out live on this connection
 
     # --- callers
 
-    @rule(name=st.sampled_from(IDS))
-    def invoke(self, name: str) -> None:
-        waiter = a_waiter()
+    @rule(name=st.sampled_from(IDS), streams=st.booleans())
+    def invoke(self, name: str, streams: bool) -> None:
+        waiter = a_waiter(live=LiveRun(40) if streams else None)
         self.waiting[waiter] = ("invocation", name)
         self.session.invoke(sealed(INVOCATIONS[name]), CALLER, name, waiter)
 
@@ -120,6 +124,7 @@ class Conversations(RuleBasedStateMachine):
     def connect(self) -> None:
         self.is_connected = True
         self.unanswered, self.on_the_way, self.statuses_read = [], b"", 0
+        self.streams, self.told_live = False, {}
         self.session.connected()
 
     @precondition(lambda self: self.is_connected)
@@ -129,6 +134,7 @@ class Conversations(RuleBasedStateMachine):
         for frame in frames_of(self.session.outgoing()):
             kind = kind_of(frame)
             if kind == "hello":
+                self.streams = frame["stream_events"]
                 self.say(daemon_says.welcome(stream_events=frame["stream_events"]))
             elif kind == "status":
                 self.unanswered.append(("status", ""))
@@ -136,6 +142,17 @@ class Conversations(RuleBasedStateMachine):
                 name = frame.get("request", frame.get("invocation", {}).get("request"))["request_id"]
                 self.sent[f"{kind} {name}"].add(msgpack.packb(frame))
                 self.unanswered.append((kind, name))
+
+    @precondition(lambda self: self.streams and [1 for kind, _ in self.unanswered if kind == "invocation"])
+    @rule(choice=st.randoms(use_true_random=False), length=st.integers(1, 3))
+    def tell_live(self, choice: Any, length: int) -> None:
+        """The next piece of a text; one that was joined in its midst begins in its midst."""
+        name = choice.choice([name for kind, name in self.unanswered if kind == "invocation"])
+        start = self.told_live.get(name, 2 if name in self.may_run else 0)
+        piece = f"of {name}"[start : start + length]
+        if piece:
+            self.told_live[name] = start + length
+            self.say(daemon_says.live(name, daemon_says.text_event(piece)))
 
     @precondition(lambda self: self.unanswered)
     @rule(choice=st.randoms(use_true_random=False), stops=st.booleans())
@@ -148,7 +165,7 @@ class Conversations(RuleBasedStateMachine):
             self.say(daemon_says.status_report(self.statuses_read))
         elif kind == "quote":
             self.say(daemon_says.quoted(name, IDS.index(name)))
-        elif stops:
+        elif stops and name not in self.may_run and name not in self.told_live:  # it runs nothing, and has run nothing
             self.say(daemon_says.error("shutting_down", name))
         else:
             self.say(daemon_says.result(name, f"of {name}"))
@@ -167,6 +184,7 @@ class Conversations(RuleBasedStateMachine):
     def lose(self) -> None:
         self.is_connected = False
         self.session.lost(Disconnected("lost"))
+        self.may_run |= {name for kind, name in self.unanswered if kind == "invocation"}
         self.unanswered, self.on_the_way = [], b""
 
     # --- what must hold
@@ -176,6 +194,8 @@ class Conversations(RuleBasedStateMachine):
         for waiter, (kind, name) in [*self.waiting.items()]:
             if waiter.answer is not None:
                 check(kind, name, waiter.answer)
+                if waiter.live is not None and isinstance(waiter.answer, TransportResult):
+                    assert told(waiter.live, waiter.answer) == f"of {name}"
                 del self.waiting[waiter]
         assert all(waiter.answer is None for waiter in self.left)
 
@@ -213,6 +233,15 @@ class Conversations(RuleBasedStateMachine):
         assert not self.session._invocations
         assert not self.session._unsent
         assert not self.session._due
+
+
+def told(run: LiveRun, answer: TransportResult) -> str:
+    """What a stream of it tells, in all."""
+    telling, events = Telling(run), []
+    while (event := telling.next_live()) is not None:
+        events.append(event)
+    events += telling.rest(result_of(answer).events)
+    return "".join(event.payload.chosen.text for event in events)
 
 
 def check(kind: str, name: str, answer: Any) -> None:
