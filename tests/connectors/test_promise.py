@@ -89,7 +89,7 @@ def test_the_bound_counts_bytes_of_text_of_calls_and_of_states() -> None:
 
 def test_a_credential_that_the_provider_says_stands_in_no_event_also_where_it_came_in_pieces() -> None:
     heard: list[str] = []
-    answer = Answer(frozenset(), 1000, on_event=lambda payload: heard.append(repr(payload)))
+    answer = Answer(frozenset(), 1000, on_event=lambda _, payload: heard.append(repr(payload)))
     answer.hide("sk-canary-123")
     for piece in ("your key is sk-can", "ary-123, keep it; sk-canary-123!"):
         answer.text(piece)
@@ -112,3 +112,16 @@ def test_a_credential_that_could_be_a_word_changes_no_answer() -> None:
     answer.text("the key is under the mat")
     assert answer.events()[0].text_delta
     assert answer.events()[0].text_delta.text == "the key is under the mat"
+
+
+def test_whoever_overhears_an_answer_hears_all_of_it_whoever_listens_besides() -> None:
+    heard: list[tuple[int, object]] = []
+    overheard: list[tuple[int, object]] = []
+    answer = Answer(frozenset(), 1000)
+    answer.overhear(lambda sequence, payload: overheard.append((sequence, payload)))
+    answer.text("one ")
+    answer.listen(lambda sequence, payload: heard.append((sequence, payload)))
+    answer.texts(["two ", "three"])
+    answer.tool_call("c1", "look", "")
+    assert [sequence for sequence, _ in overheard] == [0, 0, 0, 1]
+    assert heard == overheard[1:]
