@@ -6,11 +6,17 @@ import errno
 import json
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import UnsupportedOperation
-from typing import TextIO
+from typing import Final, TextIO
 
 from sidecar.cli.receipt import one_line, shown
+
+_HOME: Final = "\x1b[H"
+_ERASE_TO_RIGHT: Final = "\x1b[K"
+_ERASE_BELOW: Final = "\x1b[J"
+_HEIGHT_LINES: Final = 24  # of a terminal that doesn't say
 
 
 class StdoutLost(Exception):
@@ -32,6 +38,85 @@ def write_out(text: str) -> None:
     except OSError as error:
         drop(sys.stdout)
         raise StdoutLost(error) from None
+
+
+class LiveText:
+    """Text to stdout piece by piece, each now: all of them and `end` are as one `write_out` of the text."""
+
+    def __init__(self) -> None:
+        self.written = ""  # all pieces
+        self._held = ""  # the begin of what may be one line's end over two pieces
+        self._open_line = False
+
+    def write(self, piece: str) -> None:
+        """Raises StdoutLost where it can't be written; then stdout is dropped."""
+        self.written += piece
+        with _dropped_where_lost():
+            self._write(piece, sys.stdout)
+
+    def end(self) -> None:
+        """No more pieces come: a terminal goes on with a new line."""
+        with _dropped_where_lost():
+            self._end(sys.stdout)
+
+    def _write(self, piece: str, out: TextIO | None) -> None:
+        if out is None:
+            raise OSError("it is closed")
+        out.flush()
+        if not out.isatty():
+            out.buffer.write(piece.encode())
+        else:
+            text = self._held + piece
+            self._held = "\r" if text.endswith("\r") else ""
+            self._put(shown(text.removesuffix("\r")), out)
+        out.buffer.flush()
+
+    def _put(self, text: str, out: TextIO) -> None:
+        out.buffer.write(text.encode(out.encoding, "replace"))
+        self._open_line = not text.endswith("\n") if text else self._open_line
+
+    def _end(self, out: TextIO | None) -> None:
+        if out is not None and out.isatty():
+            self._put(shown(self._held), out)
+            self._held = ""
+            if self._open_line:
+                self._put("\n", out)
+            out.buffer.flush()
+
+
+def screen_out(text: str, *, is_first: bool) -> None:
+    """`write_out` of lines that are shown again and again: a terminal shows the newest alone, cut to its height.
+
+    Where stdout is no terminal, or one that can't, they come below those before, with an empty line between.
+    """
+    with _dropped_where_lost():
+        out = sys.stdout
+        if out is None or not out.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+            _write_out(text if is_first else f"\n{text}", out)
+            return
+        height = os.get_terminal_size(out.fileno()).lines or _HEIGHT_LINES
+        out.flush()
+        out.buffer.write(_drawn(shown(text).splitlines(), height).encode(out.encoding, "replace"))
+        out.buffer.flush()
+
+
+def _drawn(lines: list[str], height_lines: int) -> str:
+    if len(lines) >= height_lines:
+        kept = max(1, height_lines - 2)
+        lines = [*lines[:kept], f"({len(lines) - kept} more lines)"]
+    return _HOME + "".join(f"{line}{_ERASE_TO_RIGHT}\n" for line in lines) + _ERASE_BELOW
+
+
+@contextmanager
+def _dropped_where_lost() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        drop(sys.stdout)
+        raise StdoutLost(error) from None
+    except BaseException:  # a stop in the middle of a write: what is left of it must not hold up the end
+        drop(sys.stdout)
+        raise
 
 
 def line_out(line: str = "") -> None:
