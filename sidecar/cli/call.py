@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def call(asked: Asked, *, grace_seconds: float = GRACE_SECONDS) -> int:
     """Asks once and tells what came of it. Returns the exit code."""
     sent = transported = failure = None
-    live = LIVE[asked.as_json]()
+    live = LIVE[asked.stream, asked.as_json]()
     with Stops() as stops:
         try:
             with stops.raising():
@@ -141,10 +141,9 @@ def _tell(
     """The exit code, once everything is told that can be."""
     try:
         with stops.raising():
+            live.end(transported, is_good=failure is None)
             if asked.as_json:
                 write_out(json.dumps(receipt.document(sent, transported, failure)) + "\n")
-            else:
-                live.end(transported if failure is None else None)
     except StdoutLost as lost:
         failure = failure or _fault(Trouble("output", str(lost)), sent)
     except Stopped as stopped:

@@ -1,4 +1,9 @@
-"""What a command line needs of a client: build an invocation, send a frame, read what the daemon says. Blocking."""
+"""What a command line needs of a client: build an invocation, send a frame, read what the daemon says. Blocking.
+
+The clients in `sidecar.client` dial again where a connection is lost, and wait
+for a daemon that is about to come. Who types a command is told so instead, at
+once, and decides; so here is one connection, and no second try.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +11,19 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
-
-import msgspec
-from msgspec import Struct
+from typing import Any, Final, Self, TypeVar, cast
 
 from sidecar.cli.exits import CommandFault
+from sidecar.client import daemon_frames
+from sidecar.client.errors import NotADaemon
 from sidecar.contract import canonical
-from sidecar.contract.client_frames import (
-    PROTOCOL,
-    TRANSPORT_EVENT,
-    TRANSPORT_HELLO,
-    TRANSPORT_QUOTED,
-    TRANSPORT_STATUS_REPORT,
-    TRANSPORT_WELCOME,
-    LiveEvent,
-    TransportHello,
-    TransportQuoted,
-    TransportStatusReport,
-    TransportWelcome,
-)
-from sidecar.contract.operator_frames import (
-    OPERATOR_CHECKED,
-    OPERATOR_RESOLVED,
-    OperatorChecked,
-    OperatorResolved,
-)
+from sidecar.contract.client_frames import PROTOCOL, TRANSPORT_HELLO, TransportHello, TransportWelcome
 from sidecar.contract.values import (
-    TRANSPORT_ERROR,
     TRANSPORT_INVOCATION,
-    TRANSPORT_RESULT,
     ProviderRequest,
     TransportError,
     TransportInvocation,
@@ -52,23 +36,6 @@ _DISTRIBUTION: Final = "model-sidecar"
 _RECEIVE_BYTES = 65_536
 _SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
 _Said = TypeVar("_Said", bound=Value)
-
-
-class _Dispatch(Struct):
-    schema_id: str
-
-
-_dispatches: Final = msgspec.msgpack.Decoder(_Dispatch)
-_decoders: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
-    TRANSPORT_RESULT: msgspec.msgpack.Decoder(TransportResult),
-    TRANSPORT_ERROR: msgspec.msgpack.Decoder(TransportError),
-    TRANSPORT_WELCOME: msgspec.msgpack.Decoder(TransportWelcome),
-    TRANSPORT_EVENT: msgspec.msgpack.Decoder(LiveEvent),
-    TRANSPORT_QUOTED: msgspec.msgpack.Decoder(TransportQuoted),
-    TRANSPORT_STATUS_REPORT: msgspec.msgpack.Decoder(TransportStatusReport),
-    OPERATOR_RESOLVED: msgspec.msgpack.Decoder(OperatorResolved),
-    OPERATOR_CHECKED: msgspec.msgpack.Decoder(OperatorChecked),
-}
 
 
 class Trouble(Exception):
@@ -96,18 +63,15 @@ def invocation_of(
 
 
 def read_said(frame: bytes, *types: type[_Said]) -> _Said | TransportError:
-    """What the daemon said, if it is one of these. Raises msgspec.MsgspecError for what is none, nor an error."""
-    schema_id = _dispatches.decode(frame).schema_id
-    if schema_id not in _decoders:
-        raise msgspec.ValidationError(f"{schema_id!r:.120} is nothing that a daemon says")
-    said: _Said | TransportError = _decoders[schema_id].decode(frame)
+    """What the daemon said, if it is one of these. Raises NotADaemon for what is none, nor an error."""
+    said: Any = daemon_frames.read(frame)
     if not isinstance(said, (*types, TransportError)):
-        raise msgspec.ValidationError(f"{schema_id} answers nothing that was asked")
-    return said
+        raise NotADaemon(f"what listens there said {said.schema_id}, which answers nothing that was asked")
+    return cast("_Said | TransportError", said)
 
 
 def read_answer(frame: bytes) -> TransportResult | TransportError:
-    """What the daemon answered to an invocation. Raises msgspec.MsgspecError for anything else."""
+    """What the daemon answered to an invocation. Raises NotADaemon for anything else."""
     return read_said(frame, TransportResult)
 
 
@@ -204,21 +168,23 @@ def telling(socket: Path) -> Iterator[None]:
         yield
     except TimeoutError:
         raise Trouble("no_answer", "the daemon has not answered in time") from None
-    except (FrameSize, msgspec.MsgspecError):
+    except (FrameSize, NotADaemon):
         raise Trouble("no_daemon_protocol", f"what listens on {socket} does not speak as sidecar does") from None
     except OSError as error:
         raise Trouble("connection_lost", str(error.strerror or error)) from None
 
 
-def answered(socket: Path, frame: bytes, type_: type[_Said], *, seconds_max: float | None) -> _Said | TransportError:
-    """One question, one answer. Raises Trouble where there is none."""
+def answered(
+    socket: Path, frame: bytes, read: Callable[[bytes], _Said | TransportError], *, seconds_max: float | None
+) -> _Said | TransportError:
+    """One question, and its answer as `read` reads it. Raises Trouble where there is none."""
     give_up_at = None if seconds_max is None else time.monotonic() + seconds_max
     with dialed(socket, give_up_at) as daemon, telling(socket):
-        return read_said(daemon.ask(frame), type_)
+        return read(daemon.ask(frame))
 
 
 def greeted(daemon: Dialed, command: str, *, stream_events: bool = False) -> TransportWelcome | TransportError:
-    """Says who asks, and whether live events are wanted. Raises as Dialed, and msgspec.MsgspecError."""
+    """Says who asks, and whether live events are wanted. Raises as Dialed, and NotADaemon."""
     hello = TransportHello(
         schema_id=TRANSPORT_HELLO,
         protocol=PROTOCOL,

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from sidecar.cli import advice
-from sidecar.cli.dial import Trouble, answered
+from sidecar.cli.dial import Trouble, answered, read_said
 from sidecar.cli.exits import COMMAND_FAULTS, TRANSPORT_ERRORS
 from sidecar.cli.output import fault_out
 from sidecar.cli.stops import Stopped, Stops
@@ -45,7 +47,7 @@ def asked(
     with Stops() as stops:
         try:
             with stops.raising():
-                answer = answered(socket, canonical.encode(frame), type_, seconds_max=seconds_max)
+                answer = answered(socket, canonical.encode(frame), partial(_read, type_), seconds_max=seconds_max)
         except Trouble as trouble:
             then = "; ask again what has become of it" if trouble.kind == "no_answer" else ""
             return fault(COMMAND_FAULTS[trouble.kind].exit_code, f"{trouble}{then}")
@@ -55,6 +57,13 @@ def asked(
             told = f"{answer.code}: {answer.message}{_what_helps(frame, answer)}"
             return fault(TRANSPORT_ERRORS[answer.code].exit_code, told)
         return tell(answer)
+
+
+def _read(type_: type[_Answer], frame: bytes) -> _Answer | TransportError:
+    try:
+        return msgspec.msgpack.decode(frame, type=type_)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return read_said(frame, TransportError)
 
 
 def _what_helps(frame: OperatorFrame, error: TransportError) -> str:

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from sidecar.cli import advice, asking, question, receipt
 from sidecar.cli.asking import Asked, encoded, prepared
-from sidecar.cli.dial import Trouble, answered
+from sidecar.cli.dial import Trouble, answered, read_said
 from sidecar.cli.exits import EXIT_CODES as CALL_EXIT_CODES
 from sidecar.cli.exits import REFUSALS, Meaning
 from sidecar.cli.output import say, write_out
@@ -52,7 +52,7 @@ def quote(asked: Asked) -> int:
             with stops.raising():
                 sent, invocation = prepared(asked)
                 frame = encoded(TransportQuote(schema_id=TRANSPORT_QUOTE, invocation=invocation))
-                answer = answered(asked.socket, frame, TransportQuoted, seconds_max=question.SECONDS_MAX)
+                answer = answered(asked.socket, frame, _quoted, seconds_max=question.SECONDS_MAX)
                 quoted, failure = _read(answer, asked, sent)
         except Trouble as trouble:
             failure = _failure("command", trouble.kind, str(trouble), question.meaning_of_trouble(trouble))
@@ -61,6 +61,10 @@ def quote(asked: Asked) -> int:
             failure = _failure("command", "interrupted", stopped.by, structs.replace(told, exit_code=stopped.exit_code))
         with stops.raising():
             return _tell(asked, sent, quoted, failure)
+
+
+def _quoted(frame: bytes) -> TransportQuoted | TransportError:
+    return read_said(frame, TransportQuoted)
 
 
 def _read(

@@ -154,6 +154,15 @@ def test_with_json_each_event_is_a_line_and_the_last_is_the_object_of_all(
     assert (last["ok"], last["text"], [one["name"] for one in last["tool_calls"]]) == (True, "I look.", ["look"])
 
 
+def test_with_json_what_was_not_live_has_its_lines_too(tmp_path: Path, told: Callable[[list[str]], Told]) -> None:
+    whole = published.transported(text("I look."), published.call("call_1"), outcome=published.failed())
+    with fake_daemon(tmp_path / "s", speaking(piece("I "), whole)):
+        code, out, _ = told(words(tmp_path / "s", "--json", "hello"))
+    *events, last = map(json.loads, out.splitlines())
+    assert [line["event"]["payload"] for line in events] == [text("I "), text("look."), published.call("call_1")]
+    assert (code, last["ok"], last["exit_code"], last["text"]) == (os.EX_TEMPFAIL, False, os.EX_TEMPFAIL, "I look.")
+
+
 # --- how it may break off ---------------------------------------------------------------------------------------
 
 
@@ -215,8 +224,8 @@ def test_an_interrupt_in_the_middle_says_how_to_get_the_rest(tmp_path: Path) -> 
         over.set()
     assert process.returncode == 130
     assert err.decode() == (
-        "sidecar call: interrupted: stopped by hand; what was sent goes on, and is paid for; to get its answer: the same"
-        f" command with {' '.join(SAME)}\n"
+        "sidecar call: interrupted: stopped by hand; what was sent goes on, and is paid for; to get its answer: the"
+        f" same command with {' '.join(SAME)}\n"
     )
 
 
@@ -325,14 +334,14 @@ def test_the_daemon_s_pieces_come_live_and_add_up(daemon: Process, told: Callabl
     assert last["text"] == "Who goes there?"
 
 
-def test_a_replay_streams_nothing_and_tells_it_all(daemon: Process, told: Callable[[list[str]], Told]) -> None:
+def test_a_replay_is_told_at_once_and_whole(daemon: Process, told: Callable[[list[str]], Told]) -> None:
     first = told(asking(daemon, "--request-id", "again", "slowly"))
     same = [word for word in first[2].split() if word.isdecimal() and len(word) == 13][-1]
     again = ("--request-id", "again", "--expires-at-unix-ms", same)
     assert told(asking(daemon, *again, "slowly")) == first
-    *events, last = told(asking(daemon, "--json", *again, "slowly"))[1].splitlines()
-    assert events == []
-    assert json.loads(last)["text"] == "Who goes there?"
+    event, last = map(json.loads, told(asking(daemon, "--json", *again, "slowly"))[1].splitlines())
+    assert event == {"event": {"sequence": 0, "payload": text("Who goes there?")}}
+    assert last["text"] == "Who goes there?"
 
 
 def test_the_first_piece_is_there_while_the_rest_is_not(daemon: Process) -> None:

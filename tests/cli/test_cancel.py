@@ -21,8 +21,8 @@ from sidecar.cli.main import main
 
 Told = tuple[int, str, str]
 SENT = (
-    "sent: cancel turn-1 of caller dungeon; where it runs, its deadline is now, and its result says how it ended; where it"
-    " does not, nothing changes\n"
+    "sent: cancel turn-1 of caller dungeon; where it runs, its deadline is now, and its result says how it ended; where"
+    " it does not, nothing changes\n"
 )
 
 

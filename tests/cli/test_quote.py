@@ -1,4 +1,4 @@
-"""`sidecar quote`: what a call would be answered and cost, and that the call then is the very request that was quoted."""
+"""`sidecar quote`: what a call would be answered and cost; the call then is the very request that was quoted."""
 
 from __future__ import annotations
 
