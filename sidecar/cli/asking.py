@@ -35,12 +35,10 @@ from sidecar.contract.values import (
 from sidecar.ops.clock import unix_ms
 from sidecar.rules.framing import FRAME_BYTES_LIMIT
 
-GRACE_SECONDS: Final = 10.0  # the deadline strikes in the daemon first; then it records the end, and says it
 _FROM_STDIN: Final = "-"
 _TIMEOUT_HELP: Final = (
     "until the request expires; the daemon takes at most its expiry_skew_seconds_max"
-    f" ({advice.EXPIRY_SKEW_SECONDS_DEFAULT} unless configured), and one that says nothing by then is waited for"
-    f" {GRACE_SECONDS:g} s more; default: %(default)g"
+    f" ({advice.EXPIRY_SKEW_SECONDS_DEFAULT} unless configured){{and_then}}; default: %(default)g"
 )
 
 
@@ -60,8 +58,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, json_help: str) -> None:
-    """What an invocation is made of."""
+def add_arguments(parser: argparse.ArgumentParser, *, json_help: str, and_then: str = "") -> None:
+    """What an invocation is made of. `and_then` is said of what comes when its time is over."""
     add = parser.add_argument
     add("--socket", type=typed.a_socket, required=True, metavar="PATH", help="where the daemon listens; always wanted")
     add(
@@ -78,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, json_help: str) -> None:
         help="a caller of the daemon's configuration; default: your login name",
     )
     add("--max-output-tokens", type=typed.whole(2**32 - 1), default=512, metavar="N", help="default: %(default)s")
-    add("--timeout", type=typed.seconds, default=60.0, metavar="SECONDS", help=_TIMEOUT_HELP)
+    add("--timeout", type=typed.seconds, default=60.0, metavar="SECONDS", help=_TIMEOUT_HELP.format(and_then=and_then))
     add(
         "--budget",
         type=typed.whole(U64_MAX),

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import structs
 
 from sidecar.cli import advice, asking, receipt, typed
-from sidecar.cli.asking import GRACE_SECONDS, Asked, encoded, prepared
+from sidecar.cli.asking import Asked, encoded, prepared
 from sidecar.cli.call_stream import LIVE, Live, must_be_ours, streamed
 from sidecar.cli.dial import Trouble, dialed, read_answer, telling
 from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, Meaning
@@ -28,6 +28,7 @@ from sidecar.connectors.messages import wait_in
 from sidecar.contract.values import Failed, Refusal, Transported, TransportError, TransportResult
 from sidecar.ops.clock import unix_ms
 
+_GRACE_SECONDS: Final = 10.0  # the deadline strikes in the daemon first; then it records the end, and says it
 _STREAM_HELP: Final = (
     "the text as it comes; with --json each event as an object on a line of its own, then the one of all; default: off"
 )
@@ -39,14 +40,18 @@ recorded answer, and nobody is asked or paid again. Without them each run is a r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sidecar call` takes; the exit codes stand below it."""
-    asking.add_arguments(parser, json_help="all of it as one JSON object on stdout, no receipt on stderr; default: off")
+    asking.add_arguments(
+        parser,
+        json_help="all of it as one JSON object on stdout, no receipt on stderr; default: off",
+        and_then=f", and one that says nothing by then is waited for {_GRACE_SECONDS:g} s more",
+    )
     parser.add_argument("--stream", action="store_true", help=_STREAM_HELP)
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     parser.epilog = f"{_REPLAYING}\n\nexit codes:\n{codes}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
-def call(asked: Asked, *, grace_seconds: float = GRACE_SECONDS) -> int:
+def call(asked: Asked, *, grace_seconds: float = _GRACE_SECONDS) -> int:
     """Asks once and tells what came of it. Returns the exit code."""
     sent = transported = failure = None
     live = LIVE[asked.stream, asked.as_json]()

@@ -32,8 +32,8 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     os.EX_OK: "it would be admitted, or is on record, and answered from there",
 }
 _SAME_REQUEST: Final = """\
-The same words as sidecar call, with the --request-id and --expires-at-unix-ms that are told, are the request that was
-quoted: at most its worst case is reserved for it. A refusal ends with the exit code that it would have there."""
+sidecar call with the same arguments, and the --request-id and --expires-at-unix-ms that are told, is the very request
+that was quoted: its worst case is what is reserved for it. A refusal has the exit code that it would have there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def _lines(sent: Sent, quoted: TransportQuoted) -> list[str]:
         ("quote", f"it would be refused: {quoted.refusal}" if quoted.refusal else "it would be admitted, or replayed"),
         ("at worst", _worst_case(sent, quoted)),
         ("request", f"{quoted.request_id} of caller {quoted.caller_runtime_id}, for model {sent.model}"),
-        ("call", f"{receipt.again(sent)}, as sidecar call"),
+        ("call", f"sidecar call with the same arguments and {receipt.named(sent)}"),
     ]
     return [receipt.one_line(f"{name + ':':<10}{what}") for name, what in told]
 

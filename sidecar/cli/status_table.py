@@ -33,12 +33,14 @@ CALLERS: Final = (
     ">indeterminate",
 )  # fmt: skip
 MODELS: Final = (
-    "model", "connector", "upstream", ">output tokens", ">above", ">$ input", ">cache read", ">write short",
+    "model", "connector", "upstream", ">output tokens", ">above tokens", ">input", ">cache read", ">write short",
     ">write long", ">output",
 )  # fmt: skip
 CONNECTORS: Final = ("connector", "kind", ">live", ">at most")
-_OF_PRICES: Final = "prices: of a million tokens, in force now; above: more input tokens than this, all at this row's\n"
-BASE_ROW: Final = "-"  # above no threshold
+_OF_PRICES: Final = (
+    "prices are of a million tokens, and in force now; a row above so many input tokens is for all of the request's\n"
+)
+BASE_ROW: Final = "-"  # it is above no threshold
 NO_PRICE: Final = "none"  # no row is in force; a price of zero is $0.000000
 
 

@@ -346,13 +346,12 @@ def test_a_replay_is_told_at_once_and_whole(daemon: Process, told: Callable[[lis
 
 def test_the_first_piece_is_there_while_the_rest_is_not(daemon: Process) -> None:
     command = asking(daemon, "--request-id", "hangs", "and hang")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sidecar", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert os.read(process.stdout.fileno(), 100) == b"Who "
     cancel = ["cancel", "--socket", str(daemon.socket_path), "--caller", "dungeon", "--request-id", "hangs"]
-    assert main(cancel) == 0
-    out, err = process.communicate(timeout=30)
+    both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-m", "sidecar", *command], **both) as process:
+        assert process.stdout is not None
+        assert os.read(process.stdout.fileno(), 100) == b"Who "
+        assert main(cancel) == 0
+        out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (os.EX_TEMPFAIL, b"")
     assert err.startswith(b"sidecar call: timeout: ")

@@ -134,10 +134,10 @@ def test_a_request_that_runs_ends_at_once_and_its_caller_is_told_how(
     call = ["call", "--model", "npc", "--caller", "dungeon", "--request-id", "turn-1", "hang"]
     with running_daemon(tmp_path, script='[[rule]]\ntext = "hang"\nhang = true\n') as daemon:
         command = [sys.executable, "-m", "sidecar", *call, "--socket", str(daemon.socket_path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
-        assert told(words(daemon.socket_path)) == (0, SENT, "")
-        out, err = process.communicate(timeout=30)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
+            assert told(words(daemon.socket_path)) == (0, SENT, "")
+            out, err = process.communicate(timeout=30)
         assert (process.returncode, out) == (os.EX_TEMPFAIL, b"")
         assert err.startswith(b"sidecar call: timeout: ")
         assert b"tokens:  not known, so the whole reservation is charged\n" in err

@@ -75,7 +75,7 @@ def test_what_would_be_admitted_is_told_with_its_worst_case_and_how_to_call_it(
             "quote:    it would be admitted, or replayed\n"
             "at worst: 5561 micro-USD = $0.005561, of a budget of 100000\n"
             "request:  turn-1 of caller dungeon, for model npc\n"
-            "call:     the same command with --request-id turn-1 --expires-at-unix-ms 1790000000000, as sidecar call\n",
+            f"call:     sidecar call with the same arguments and {' '.join(SAME)}\n",
             "",
         )
 

@@ -48,7 +48,7 @@ def rows(text: str, title: str) -> list[dict[str, str]]:
     titles = [one.strip() for one in lines[head].split("  ") if one.strip()]
     cells = []
     for line in lines[head + 1 :]:
-        if not line or line.startswith("prices:"):
+        if not line or line.startswith("prices are"):
             break
         cells.append(dict(zip(titles, [one.strip() for one in line.split("  ") if one.strip()], strict=False)))
     return cells
@@ -97,7 +97,7 @@ def test_a8_an_explicit_price_of_zero_and_an_absent_row_are_told_apart() -> None
     absent = published.model_status("absent", prices=[])
     text = told_of(models=[free, absent])
     of_free, of_absent = rows(text, "model")
-    assert [of_free[name] for name in ("above", "$ input", "output")] == ["-", "$0.000000", "$0.000000"]
+    assert [of_free[name] for name in ("above tokens", "input", "output")] == ["-", "$0.000000", "$0.000000"]
     assert list(of_absent.values()) == ["absent", "claude", "claude-haiku-4-5", "8192", "none"]
 
 
@@ -344,4 +344,4 @@ def test_a8_the_daemon_s_prices_of_zero_are_written(tmp_path: Path, capsys: pyte
         assert [(price["input"], price["output"]) for price in model["prices"]] == [(0, 11_000_027)]
         assert main(["status", "--socket", str(running.socket_path)]) == 0
     (row,) = rows(capsys.readouterr().out, "model")
-    assert (row["above"], row["$ input"], row["output"]) == ("-", "$0.000000", "$11.000027")
+    assert (row["above tokens"], row["input"], row["output"]) == ("-", "$0.000000", "$11.000027")
