@@ -13,10 +13,8 @@ from typing import Final, TextIO
 
 from sidecar.cli.receipt import one_line, shown
 
-_HOME: Final = "\x1b[H"
-_ERASE_TO_RIGHT: Final = "\x1b[K"
-_ERASE_BELOW: Final = "\x1b[J"
-_HEIGHT_LINES: Final = 24  # of a terminal that doesn't say
+_CLEAR: Final = "\x1b[H\x1b[J"
+_COLUMNS, _LINES = 80, 24  # of a terminal that doesn't say
 
 
 class StdoutLost(Exception):
@@ -94,17 +92,30 @@ def screen_out(text: str, *, is_first: bool) -> None:
         if out is None or not out.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             _write_out(text if is_first else f"\n{text}", out)
             return
-        height = os.get_terminal_size(out.fileno()).lines or _HEIGHT_LINES
+        size = os.get_terminal_size(out.fileno())
+        lines = cut(shown(text).splitlines(), size.columns or _COLUMNS, size.lines or _LINES)
         out.flush()
-        out.buffer.write(_drawn(shown(text).splitlines(), height).encode(out.encoding, "replace"))
+        out.buffer.write((_CLEAR + "".join(f"{line}\n" for line in lines)).encode(out.encoding, "replace"))
         out.buffer.flush()
 
 
-def _drawn(lines: list[str], height_lines: int) -> str:
-    if len(lines) >= height_lines:
-        kept = max(1, height_lines - 2)
-        lines = [*lines[:kept], f"({len(lines) - kept} more lines)"]
-    return _HOME + "".join(f"{line}{_ERASE_TO_RIGHT}\n" for line in lines) + _ERASE_BELOW
+def cut(lines: list[str], columns: int, rows: int) -> list[str]:
+    """As many of the lines as a screen of this size shows at once, its cursor's own row left free."""
+    free = rows - 1
+    if sum(_rows(line, columns) for line in lines) <= free:
+        return lines
+    kept: list[str] = []
+    free -= 1  # for what is said of the rest
+    for line in lines:
+        free -= _rows(line, columns)
+        if free < 0:
+            break
+        kept.append(line)
+    return [*kept, f"({len(lines) - len(kept)} more lines)"]
+
+
+def _rows(line: str, columns: int) -> int:
+    return max(1, -(-len(line) // columns))
 
 
 @contextmanager

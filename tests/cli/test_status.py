@@ -16,12 +16,14 @@ from typing import Any, get_args
 import jsonschema
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.daemon_process import Process, invocation, running_daemon, wait_until
 from kit.fake_daemon import fake_daemon
 from kit.ledger_view import view_of_live
 
 from goldens import published_values as published
-from sidecar.cli import status_table
+from sidecar.cli import output, status_table
 from sidecar.cli.exits import TRANSPORT_ERRORS
 from sidecar.cli.main import main
 from sidecar.cli.status import EXIT_CODES, add_arguments, status
@@ -289,10 +291,23 @@ def test_watch_draws_a_terminal_anew_and_cuts_what_is_higher_and_an_interrupt_en
         _, err = process.communicate(timeout=30)
     os.close(primary)
     assert (process.returncode, err) == (130, b"")
-    drawn = seen.decode().split("\x1b[H")[1]
-    assert drawn.startswith("daemon:      sidecar 0.6.0, up 2 h 0 min\x1b[K\r\n")
-    assert drawn.endswith(" more lines)\x1b[K\r\n\x1b[J")
-    assert drawn.count("\n") < 24
+    drawn = seen.decode().split("\x1b[H\x1b[J")[1]
+    assert drawn.startswith("daemon:      sidecar 0.6.0, up 2 h 0 min\r\n")
+    assert drawn.endswith(" more lines)\r\n")
+
+
+@given(st.lists(st.integers(0, 30), max_size=12), st.integers(1, 12), st.integers(2, 12))
+def test_what_is_cut_fits_the_screen_and_says_how_much_is_not_there(
+    lengths: list[int], columns: int, rows: int
+) -> None:
+    lines = ["x" * length for length in lengths]
+    kept = output.cut(lines, columns, rows)
+    *whole, last = kept or [""]
+    if kept != lines:
+        assert last == f"({len(lines) - len(whole)} more lines)"
+        assert whole == lines[: len(whole)]
+        kept = [*whole, ""]
+    assert sum(max(1, -(-len(line) // columns)) for line in kept) <= rows - 1
 
 
 # --- asked of the daemon ----------------------------------------------------------------------------------------
