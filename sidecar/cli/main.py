@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -26,11 +25,11 @@ from sidecar.cli.serve import serve
 from sidecar.cli.status import add_arguments as add_status_arguments
 from sidecar.cli.status import status
 from sidecar.cli.stops import Stopped
+from sidecar.ops.version import version_of_sidecar
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-_DISTRIBUTION: Final = "model-sidecar"
 _CONFIG_HELP: Final = "the configuration, TOML; always wanted"
 
 
@@ -63,7 +62,7 @@ class _Version(argparse.Action):
     """Looked up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        write_out(f"sidecar {version(_DISTRIBUTION)}\n")
+        write_out(f"sidecar {version_of_sidecar()}\n")
         parser.exit()
 
 
