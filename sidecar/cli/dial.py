@@ -13,7 +13,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -30,9 +29,9 @@ from sidecar.contract.values import (
     TransportResult,
     Value,
 )
+from sidecar.ops.version import version_of_sidecar
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize, FrameSplitter, framed
 
-_DISTRIBUTION: Final = "model-sidecar"
 _RECEIVE_BYTES = 65_536
 _SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
 _Said = TypeVar("_Said", bound=Value)
@@ -188,7 +187,7 @@ def greeted(daemon: Dialed, command: str, *, stream_events: bool = False) -> Tra
     hello = TransportHello(
         schema_id=TRANSPORT_HELLO,
         protocol=PROTOCOL,
-        client=f"sidecar {command} {version(_DISTRIBUTION)}",
+        client=f"sidecar {command} {version_of_sidecar()}",
         stream_events=stream_events,
         join=False,
     )

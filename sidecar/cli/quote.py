@@ -110,8 +110,9 @@ def _lines(sent: Sent, quoted: TransportQuoted) -> list[str]:
         ("quote", f"it would be refused: {quoted.refusal}" if quoted.refusal else "it would be admitted, or replayed"),
         ("at worst", _worst_case(sent, quoted)),
         ("request", f"{quoted.request_id} of caller {quoted.caller_runtime_id}, for model {sent.model}"),
-        ("call", f"sidecar call with the same arguments and {receipt.named(sent)}"),
     ]
+    if quoted.refusal is None:
+        told.append(("call", f"sidecar call with the same arguments and {receipt.named(sent)}"))
     return [receipt.one_line(f"{name + ':':<10}{what}") for name, what in told]
 
 

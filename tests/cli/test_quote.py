@@ -88,6 +88,7 @@ def test_each_refusal_has_its_own_exit_code_and_says_what_to_do(
         code, out, err = told(words(tmp_path / "s", "hello"))
     assert code == REFUSALS[refusal].exit_code
     assert out.startswith(f"quote:    it would be refused: {refusal}\nat worst: 5561 ")
+    assert "call:" not in out
     assert err.startswith(f"sidecar quote: {refusal}: it would be refused; ")
     assert "it ran nothing" not in err
 
