@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.daemon_process import Process, running_daemon
+from kit.daemon_process import Process, running_daemon, wait_until
 from kit.fake_daemon import fake_daemon
 
 from goldens import published_values as published
@@ -309,6 +309,10 @@ delta_delay_ms = 1
 text = "and hang"
 deltas = ["Who "]
 hang = true
+[[rule]]
+text = "at length"
+deltas = ["0123456789"]
+repeat = 12_000
 """
 
 
@@ -355,3 +359,15 @@ def test_the_first_piece_is_there_while_the_rest_is_not(daemon: Process) -> None
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (os.EX_TEMPFAIL, b"")
     assert err.startswith(b"sidecar call: timeout: ")
+
+
+def test_a_reader_that_is_too_slow_for_live_events_misses_nothing(daemon: Process) -> None:
+    command = asking(
+        daemon, "--request-id", "long", "--max-output-tokens", "4096", "--budget", "1_000_000", "at length"
+    )
+    both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-m", "sidecar", *command], **both) as process:
+        wait_until(lambda: "completed caller=dungeon request=long" in daemon.log())
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, b"0123456789" * 12_000)
+    assert b"gaps" not in err

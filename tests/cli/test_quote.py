@@ -6,13 +6,14 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from kit.daemon_process import Process, running_daemon
+from kit.daemon_process import Process, running_daemon, wait_until
 from kit.fake_daemon import fake_daemon
 from kit.ledger_view import LedgerView, view_of_live
 
@@ -20,6 +21,7 @@ from sidecar.cli.exits import REFUSALS
 from sidecar.cli.main import main
 from sidecar.cli.quote import EXIT_CODES
 from sidecar.contract.values import Refusal
+from sidecar.ops.clock import unix_ms
 
 CALLERS = """
 [[caller]]
@@ -188,7 +190,8 @@ def test_the_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    with running_daemon(tmp_path_factory.mktemp("d"), callers=CALLERS) as running:
+    script = '[[rule]]\ntext = "hang"\nhang = true\n'
+    with running_daemon(tmp_path_factory.mktemp("d"), callers=CALLERS, script=script) as running:
         yield running
 
 
@@ -229,3 +232,22 @@ def test_a_quote_is_refused_as_its_call_would_be(
     assert f"it would be refused: {refusal}\n" in out
     assert err.startswith(f"sidecar quote: {refusal}: it would be refused; ")
     assert told(words(daemon.socket_path, *more, "hello", caller=caller, command="call"))[0] == code
+
+
+def test_a_request_that_runs_is_quoted_as_in_flight_at_its_reservation(
+    daemon: Process, told: Callable[[list[str]], Told]
+) -> None:
+    later = str(unix_ms() + 60_000)
+    same = ("--request-id", "runs", "--expires-at-unix-ms", later, "hang")
+    both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", "sidecar", *words(daemon.socket_path, *same, command="call")]
+    with subprocess.Popen(command, **both) as process:
+        wait_until(lambda: any(begin.request_id == "runs" for begin in view_of_live(daemon.folder / "ledger").begins))
+        code, out, _ = told(words(daemon.socket_path, *same))
+        begin = next(one for one in view_of_live(daemon.folder / "ledger").begins if one.request_id == "runs")
+        ids = ("--caller", "dungeon", "--request-id", "runs")
+        assert main(["cancel", "--socket", str(daemon.socket_path), *ids]) == 0
+        process.communicate(timeout=30)
+    assert code == os.EX_TEMPFAIL
+    assert "it would be refused: InFlight\n" in out
+    assert f"at worst: {begin.reservation_micro_usd} micro-USD" in out

@@ -360,3 +360,39 @@ def test_a8_the_daemon_s_prices_of_zero_are_written(tmp_path: Path, capsys: pyte
         assert main(["status", "--socket", str(running.socket_path)]) == 0
     (row,) = rows(capsys.readouterr().out, "model")
     assert (row["above tokens"], row["input"], row["output"]) == ("-", "$0.000000", "$11.000027")
+
+
+def test_a_daemon_that_drains_still_tells_its_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_daemon(tmp_path, script=SCRIPT) as running, running.connect() as client:
+        client.send(invocation("runs", "hang"))
+        wait_until(lambda: len(view_of_live(tmp_path / "ledger").begins) == 1)
+        os.kill(running.pid, signal.SIGTERM)
+        wait_until(lambda: "draining" in running.log())
+        assert main(["status", "--socket", str(running.socket_path)]) == 0
+        out = capsys.readouterr().out
+        assert ", draining: nothing new begins\n" in out
+        assert "requests:    1 running, of at most 256\n" in out
+
+
+def test_a_user_who_may_call_as_nobody_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_daemon(tmp_path) as running:
+        pass
+    config = tmp_path / "sidecar.toml"
+    config.write_text(config.read_text().replace('id = "dungeon"\n', 'id = "dungeon"\nuid = 64_999\n'))
+    with running_daemon(tmp_path) as running:
+        assert main(["status", "--socket", str(running.socket_path)]) == os.EX_NOPERM
+    assert capsys.readouterr().err.startswith("sidecar status: not_admitted: ")
+
+
+def test_an_operator_sees_the_callers_that_it_may_not_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_daemon(tmp_path) as running:
+        pass
+    config = tmp_path / "sidecar.toml"
+    of_another = config.read_text().replace('id = "dungeon"\n', 'id = "dungeon"\nuid = 64_999\n')
+    config.write_text(f"{of_another}\n[[operator]]\nuid = {os.getuid()}\n")
+    with running_daemon(tmp_path) as running:
+        assert main(["status", "--socket", str(running.socket_path)]) == 0
+        assert [row["caller"] for row in rows(capsys.readouterr().out, "caller")] == ["dungeon"]
+        cancel = ["cancel", "--caller", "dungeon", "--request-id", "turn-1"]
+        assert main([*cancel, "--socket", str(running.socket_path)]) == os.EX_NOPERM
+    assert "may not call as dungeon, but as nobody: " in capsys.readouterr().err
