@@ -105,12 +105,13 @@ class AsyncClient:
     ) -> bool | None:
         """Closes the connection. What waits in other tasks is Disconnected; what was sent runs on in the daemon."""
         assert self._tasks is not None
+        has_crashed = self._tasks.cancel_scope.cancel_called
         self._session.close(Disconnected("the client was closed", "closed"))
         self._tasks.cancel_scope.cancel()
-        if isinstance(error, Exception):
-            await self._tasks.__aexit__(None, None, None)  # so the caller's own error comes out as it is, in no group
-            return False
-        return await self._tasks.__aexit__(kind, error, trace)
+        if error is None or has_crashed:
+            return await self._tasks.__aexit__(kind, error, trace)
+        await self._tasks.__aexit__(None, None, None)  # so that the block's own error comes out as it is, in no group
+        return False
 
     async def connect(self) -> TransportWelcome:
         """What the daemon says of itself and of this user, once there is a connection. Not needed before a request."""

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.answering_daemon import answering_daemon
 from kit.daemon_process import Process, running_daemon, wait_until
-from kit.fake_daemon import fake_daemon
 
 from goldens import published_values as published
 from sidecar.cli import output
@@ -72,7 +72,7 @@ def spawned(at: Path, *more: str, **ends: Any) -> subprocess.Popen[bytes]:
 
 
 def test_it_asks_for_live_events_and_not_to_join(tmp_path: Path, told: Callable[[list[str]], Told]) -> None:
-    with fake_daemon(tmp_path / "s", speaking(published.transported(text("hi")))) as heard:
+    with answering_daemon(tmp_path / "s", speaking(published.transported(text("hi")))) as heard:
         assert told(words(tmp_path / "s", "hello"))[:2] == (0, "hi")
     hello = heard[0]
     assert hello["client"].startswith("sidecar call ")
@@ -92,7 +92,7 @@ def test_each_piece_is_written_before_the_next_one_comes(tmp_path: Path) -> None
     def answer(frame: dict[str, Any]) -> Iterator[Any]:
         yield from speaking(*())(frame) if frame["schema_id"].endswith("hello.v1") else said()
 
-    with fake_daemon(tmp_path / "s", answer):
+    with answering_daemon(tmp_path / "s", answer):
         process = spawned(tmp_path / "s", "hello")
         assert process.stdout is not None
         assert os.read(process.stdout.fileno(), 100) == b"A stair"
@@ -118,7 +118,7 @@ def test_each_piece_is_written_before_the_next_one_comes(tmp_path: Path) -> None
 def test_what_was_not_live_is_written_from_the_result(
     tmp_path: Path, told: Callable[[list[str]], Told], live: list[Any], whole: list[Payload]
 ) -> None:
-    with fake_daemon(tmp_path / "s", speaking(*live, published.transported(*whole))):
+    with answering_daemon(tmp_path / "s", speaking(*live, published.transported(*whole))):
         code, out, err = told(words(tmp_path / "s", "hello"))
     assert (code, out) == (0, "So be it.")
     assert "gaps" not in err
@@ -127,7 +127,9 @@ def test_what_was_not_live_is_written_from_the_result(
 def test_a_gap_in_the_pieces_is_said_and_all_of_the_text_stands_behind_it(
     tmp_path: Path, told: Callable[[list[str]], Told]
 ) -> None:
-    with fake_daemon(tmp_path / "s", speaking(piece("So "), piece("it."), published.transported(text("So be it.")))):
+    with answering_daemon(
+        tmp_path / "s", speaking(piece("So "), piece("it."), published.transported(text("So be it.")))
+    ):
         code, out, err = told(words(tmp_path / "s", "hello"))
     assert (code, out) == (0, "So it.\nSo be it.")
     assert err.startswith(
@@ -141,7 +143,7 @@ def test_with_json_each_event_is_a_line_and_the_last_is_the_object_of_all(
     state = published.live_event({"ReasoningState": {"state": b"\x00\xff"}}, 2)
     live = [piece("I "), piece("look."), published.live_event(published.call("call_1"), 1), state]
     whole = published.transported(text("I look."), published.call("call_1"), {"ReasoningState": {"state": b"\x00\xff"}})
-    with fake_daemon(tmp_path / "s", speaking(*live, whole)):
+    with answering_daemon(tmp_path / "s", speaking(*live, whole)):
         code, out, err = told(words(tmp_path / "s", "--json", "hello"))
     *events, last = map(json.loads, out.splitlines())
     assert (code, err) == (0, "")
@@ -156,7 +158,7 @@ def test_with_json_each_event_is_a_line_and_the_last_is_the_object_of_all(
 
 def test_with_json_what_was_not_live_has_its_lines_too(tmp_path: Path, told: Callable[[list[str]], Told]) -> None:
     whole = published.transported(text("I look."), published.call("call_1"), outcome=published.failed())
-    with fake_daemon(tmp_path / "s", speaking(piece("I "), whole)):
+    with answering_daemon(tmp_path / "s", speaking(piece("I "), whole)):
         code, out, _ = told(words(tmp_path / "s", "--json", "hello"))
     *events, last = map(json.loads, out.splitlines())
     assert [line["event"]["payload"] for line in events] == [text("I "), text("look."), published.call("call_1")]
@@ -170,7 +172,7 @@ def test_a_failure_after_some_text_leaves_the_text_and_says_why_there_is_no_more
     tmp_path: Path, told: Callable[[list[str]], Told]
 ) -> None:
     failed = published.transported(text("half an answer"), outcome=published.failed("unavailable", usage=None))
-    with fake_daemon(tmp_path / "s", speaking(piece("half an"), failed)):
+    with answering_daemon(tmp_path / "s", speaking(piece("half an"), failed)):
         code, out, err = told(words(tmp_path / "s", "hello"))
     assert (code, out) == (os.EX_UNAVAILABLE, "half an")
     assert err.startswith("sidecar call: unavailable: the deadline passed; ")
@@ -193,7 +195,7 @@ def test_a_failure_after_some_text_leaves_the_text_and_says_why_there_is_no_more
 def test_it_ends_as_a_call_without_it_does(
     tmp_path: Path, told: Callable[[list[str]], Told], said: Sequence[Any], code: int, why: str
 ) -> None:
-    with fake_daemon(tmp_path / "s", speaking(*said)):
+    with answering_daemon(tmp_path / "s", speaking(*said)):
         got, out, err = told(words(tmp_path / "s", "hello"))
     assert (got, out) == (code, "half" if said[0] == piece("half") else "")
     assert err.startswith(f"sidecar call: {why}")
@@ -201,7 +203,7 @@ def test_it_ends_as_a_call_without_it_does(
 
 def test_a_daemon_that_knows_no_hello_has_run_nothing(tmp_path: Path, told: Callable[[list[str]], Told]) -> None:
     error = {"schema_id": "gamecult.model.transport_error.v1", "code": "unknown_schema", "message": "no such frame"}
-    with fake_daemon(tmp_path / "s", lambda _: [error]) as heard:
+    with answering_daemon(tmp_path / "s", lambda _: [error]) as heard:
         code, _, err = told(words(tmp_path / "s", "hello"))
     assert (code, len(heard)) == (os.EX_PROTOCOL, 1)
     assert err.startswith("sidecar call: unknown_schema: no such frame; the daemon and this command are of different")
@@ -215,7 +217,7 @@ def test_an_interrupt_in_the_middle_says_how_to_get_the_rest(tmp_path: Path) -> 
         if "request" in frame:
             assert over.wait(20)
 
-    with fake_daemon(tmp_path / "s", answer):
+    with answering_daemon(tmp_path / "s", answer):
         process = spawned(tmp_path / "s", "hello")
         assert process.stdout is not None
         assert os.read(process.stdout.fileno(), 100) == b"half"
@@ -289,7 +291,7 @@ def test_an_escape_sequence_in_two_pieces_drives_no_terminal_and_what_is_told_ha
 ) -> None:
     primary, secondary = pty.openpty()
     said = [piece("a\x1b"), piece("[2Jb\r"), piece("\nc")]
-    with fake_daemon(tmp_path / "s", speaking(*said, published.transported(text("a\x1b[2Jb\r\nc")))):
+    with answering_daemon(tmp_path / "s", speaking(*said, published.transported(text("a\x1b[2Jb\r\nc")))):
         process = spawned(tmp_path / "s", "hello", stdout=secondary)
         _, err = process.communicate(timeout=30)
     os.close(secondary)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.answering_daemon import answering_daemon
 from kit.daemon_process import running_daemon, wait_until
-from kit.fake_daemon import fake_daemon
 from kit.ledger_view import view_of_live
 
 from goldens import published_values as published
@@ -51,7 +51,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], Told]:
 def test_it_says_only_what_is_known_once_the_daemon_has_read_it(
     tmp_path: Path, told: Callable[[list[str]], Told]
 ) -> None:
-    with fake_daemon(tmp_path / "s", answering()) as heard:
+    with answering_daemon(tmp_path / "s", answering()) as heard:
         assert told(words(tmp_path / "s")) == (0, SENT, "")
         code, out, err = told(words(tmp_path / "s", "--json"))
     assert (code, err) == (0, "")
@@ -64,7 +64,7 @@ def test_it_says_only_what_is_known_once_the_daemon_has_read_it(
 def test_a_caller_that_this_user_may_not_be_is_told_because_the_daemon_would_not(
     tmp_path: Path, told: Callable[[list[str]], Told]
 ) -> None:
-    with fake_daemon(tmp_path / "s", answering(callers=["tavern", "market"])) as heard:
+    with answering_daemon(tmp_path / "s", answering(callers=["tavern", "market"])) as heard:
         code, out, err = told(words(tmp_path / "s"))
     assert (code, out) == (os.EX_NOPERM, "")
     assert err == (
@@ -97,7 +97,7 @@ def test_what_does_not_take_it_is_told_so(
         error = {"schema_id": "gamecult.model.transport_error.v1", "code": one, "message": "so it is"}
         return [error] if isinstance(one, str) else list(one)
 
-    with fake_daemon(tmp_path / "s", answer):
+    with answering_daemon(tmp_path / "s", answer):
         got, out, err = told(words(tmp_path / "s"))
     assert (got, out) == (code, "")
     assert err.startswith(f"sidecar cancel: {said}")

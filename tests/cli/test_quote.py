@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from kit.answering_daemon import answering_daemon
 from kit.daemon_process import Process, running_daemon, wait_until
-from kit.fake_daemon import fake_daemon
 from kit.ledger_view import LedgerView, view_of_live
 
 from sidecar.cli.exits import REFUSALS
@@ -71,7 +71,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], Told]:
 def test_what_would_be_admitted_is_told_with_its_worst_case_and_how_to_call_it(
     tmp_path: Path, told: Callable[[list[str]], Told]
 ) -> None:
-    with fake_daemon(tmp_path / "s", answering()):
+    with answering_daemon(tmp_path / "s", answering()):
         assert told(words(tmp_path / "s", *SAME, "hello")) == (
             0,
             "quote:    it would be admitted, or replayed\n"
@@ -86,7 +86,7 @@ def test_what_would_be_admitted_is_told_with_its_worst_case_and_how_to_call_it(
 def test_each_refusal_has_its_own_exit_code_and_says_what_to_do(
     tmp_path: Path, told: Callable[[list[str]], Told], refusal: Refusal
 ) -> None:
-    with fake_daemon(tmp_path / "s", answering(refusal=refusal)):
+    with answering_daemon(tmp_path / "s", answering(refusal=refusal)):
         code, out, err = told(words(tmp_path / "s", "hello"))
     assert code == REFUSALS[refusal].exit_code
     assert out.startswith(f"quote:    it would be refused: {refusal}\nat worst: 5561 ")
@@ -97,14 +97,14 @@ def test_each_refusal_has_its_own_exit_code_and_says_what_to_do(
 
 def test_a_refusal_before_the_cost_has_no_worst_case(tmp_path: Path, told: Callable[[list[str]], Told]) -> None:
     refused = answering(refusal="ModelNotAllowed", worst_case_micro_usd=None)
-    with fake_daemon(tmp_path / "s", refused):
+    with answering_daemon(tmp_path / "s", refused):
         assert "at worst: not known: a rule before the cost applies\n" in told(words(tmp_path / "s", "hello"))[1]
         said = json.loads(told(words(tmp_path / "s", "--json", "hello"))[1])
     assert (said["worst_case_micro_usd"], said["refusal"]) == (None, "ModelNotAllowed")
 
 
 def test_json_has_the_same_members_whatever_happens(tmp_path: Path, told: Callable[[list[str]], Told]) -> None:
-    with fake_daemon(tmp_path / "s", answering()):
+    with answering_daemon(tmp_path / "s", answering()):
         said = json.loads(told(words(tmp_path / "s", "--json", *SAME, "hello"))[1])
     assert said == {
         "ok": True,
@@ -120,7 +120,7 @@ def test_json_has_the_same_members_whatever_happens(tmp_path: Path, told: Callab
         "refusal": None,
         "failure": None,
     }
-    with fake_daemon(tmp_path / "t", answering(refusal="Capacity")):
+    with answering_daemon(tmp_path / "t", answering(refusal="Capacity")):
         runs = [told(words(at, "--json", text)) for at in (tmp_path / "t", tmp_path / "none") for text in ("hello", "")]
     for code, out, err in runs:
         other = json.loads(out)
@@ -147,7 +147,7 @@ def test_json_has_the_same_members_whatever_happens(tmp_path: Path, told: Callab
 def test_what_is_no_answer_is_told_so_and_nothing_has_run(
     tmp_path: Path, told: Callable[[list[str]], Told], answer: Any, code: int, said: str
 ) -> None:
-    with fake_daemon(tmp_path / "s", answer if callable(answer) else lambda _: answer):
+    with answering_daemon(tmp_path / "s", answer if callable(answer) else lambda _: answer):
         got, out, err = told(words(tmp_path / "s", "hello"))
     assert (got, out) == (code, "")
     assert err.startswith(f"sidecar quote: {said}")
@@ -161,7 +161,7 @@ def test_the_invocation_in_it_is_the_one_that_a_call_sends(
         return answering()(said) if "invocation" in said else [None]
 
     more = (*SAME, "--budget", "7", "-")
-    with fake_daemon(tmp_path / "s", answer) as heard:
+    with answering_daemon(tmp_path / "s", answer) as heard:
         for command in ("quote", "call"):
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("zwei Wörter".encode())))
             told(words(tmp_path / "s", *more, command=command))

@@ -18,8 +18,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.answering_daemon import answering_daemon
 from kit.daemon_process import Process, invocation, running_daemon, wait_until
-from kit.fake_daemon import fake_daemon
 from kit.ledger_view import view_of_live
 
 from goldens import published_values as published
@@ -164,7 +164,7 @@ def asked(at: Path, *words: str, pause: Callable[[float], None]) -> int:
 
 
 def test_json_is_the_report_as_it_is_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with fake_daemon(tmp_path / "s", lambda _: [published.report()]) as heard:
+    with answering_daemon(tmp_path / "s", lambda _: [published.report()]) as heard:
         assert main(["status", "--socket", str(tmp_path / "s"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["ok"], said["exit_code"]) == (True, 0)
@@ -177,7 +177,7 @@ def test_json_is_the_report_as_it_is_published(tmp_path: Path, capsys: pytest.Ca
 def test_an_error_of_the_daemon_has_its_own_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: TransportErrorCode
 ) -> None:
-    with fake_daemon(tmp_path / "s", lambda _: [error(code)]):
+    with answering_daemon(tmp_path / "s", lambda _: [error(code)]):
         assert main(["status", "--socket", str(tmp_path / "s")]) == TRANSPORT_ERRORS[code].exit_code
         assert main(["status", "--socket", str(tmp_path / "s"), "--json"]) == TRANSPORT_ERRORS[code].exit_code
     out, err = capsys.readouterr()
@@ -202,7 +202,7 @@ def test_an_error_of_the_daemon_has_its_own_exit_code(
 def test_what_is_no_answer_is_told_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: list[Any], code: int, said: str
 ) -> None:
-    with fake_daemon(tmp_path / "s", lambda _: answer):
+    with answering_daemon(tmp_path / "s", lambda _: answer):
         assert main(["status", "--socket", str(tmp_path / "s")]) == code
     assert capsys.readouterr().err.startswith(f"sidecar status: {said}")
 
@@ -253,7 +253,7 @@ def test_watch_asks_again_over_the_same_connection_and_prints_below_where_stdout
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Sequence[str], seconds: float
 ) -> None:
     waits, pause = pausing(3)
-    with fake_daemon(tmp_path / "s", lambda _: [published.report()]) as heard, pytest.raises(Stop):
+    with answering_daemon(tmp_path / "s", lambda _: [published.report()]) as heard, pytest.raises(Stop):
         asked(tmp_path / "s", *words, pause=pause)
     assert (waits, len(heard)) == ([seconds] * 3, 3)
     once = told_of()
@@ -262,14 +262,14 @@ def test_watch_asks_again_over_the_same_connection_and_prints_below_where_stdout
 
 def test_watch_with_json_is_an_object_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, pause = pausing(2)
-    with fake_daemon(tmp_path / "s", lambda _: [published.report()]), pytest.raises(Stop):
+    with answering_daemon(tmp_path / "s", lambda _: [published.report()]), pytest.raises(Stop):
         asked(tmp_path / "s", "--watch", "--json", pause=pause)
     assert [json.loads(line)["report"] for line in capsys.readouterr().out.splitlines()] == [published.report()] * 2
 
 
 def test_watch_ends_with_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = iter([[published.report()], [None]])
-    with fake_daemon(tmp_path / "s", lambda _: next(answers)):
+    with answering_daemon(tmp_path / "s", lambda _: next(answers)):
         assert asked(tmp_path / "s", "--watch", pause=lambda _: None) == os.EX_UNAVAILABLE
     out, err = capsys.readouterr()
     assert out == told_of()
@@ -281,7 +281,7 @@ def test_watch_draws_a_terminal_anew_and_cuts_what_is_higher_and_an_interrupt_en
     primary, secondary = pty.openpty()
     environ = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "sidecar", "status", "--socket", str(tmp_path / "s"), "--watch", "0.01"]
-    with fake_daemon(tmp_path / "s", lambda _: [published.report(callers=callers)]) as heard:
+    with answering_daemon(tmp_path / "s", lambda _: [published.report(callers=callers)]) as heard:
         process = subprocess.Popen(command, stdout=secondary, stderr=subprocess.PIPE, env=environ)
         os.close(secondary)
         seen = b""
