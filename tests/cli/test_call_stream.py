@@ -235,7 +235,7 @@ def test_an_interrupt_in_the_middle_says_how_to_get_the_rest(tmp_path: Path) -> 
 def test_a_reader_that_leaves_ends_it_and_is_told_that_the_request_goes_on(tmp_path: Path, more: Sequence[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    with fake_daemon(
+    with answering_daemon(
         tmp_path / "s", speaking(piece("half"), piece(" an"), published.transported(text("half an answer")))
     ):
         process = spawned(tmp_path / "s", *more, "hello", stdout=write_end)
