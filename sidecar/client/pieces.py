@@ -39,12 +39,9 @@ class LiveRun:
             return
         is_text = isinstance(event.payload.text_delta, TextDelta)
         goes_on = self._in_text and is_text and event.sequence == self._next_sequence - 1
-        if not goes_on and event.sequence != self._next_sequence:
-            self.over = True  # what was told so far stands; what is between is only in the result
-            return
-        if self._offered_bytes - self._taken_bytes + length_bytes > self._unread_bytes_max:
-            self.over = True
-            self._unread.clear()
+        has_gap = not goes_on and event.sequence != self._next_sequence
+        if has_gap or self._offered_bytes - self._taken_bytes + length_bytes > self._unread_bytes_max:
+            self.over = True  # what is queued stands; what comes after it is only in the result
             return
         self._next_sequence, self._in_text = event.sequence + 1, is_text
         self._offered_bytes += length_bytes
