@@ -15,7 +15,7 @@ reads these lines and fails on anything else.
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
     service     who is calling, the listener, one connection, one exchange (decided, then carried), the task tree
     testing     for a game's own tests: the daemon in a process of its own, its script said by the test, a pytest plugin
-    cli         serve, check, call, ledger, demo
+    cli         serve, check, call, quote, status, cancel, ledger, demo
 
 `contract` and `rules` are deaf: no async, no sockets, no clock, no randomness, no logging.
 """
