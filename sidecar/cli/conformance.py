@@ -22,10 +22,11 @@ from msgspec import Struct, to_builtins
 
 from sidecar.cli.output import fault_out, line_out, say
 from sidecar.conformance.client_play import NoDriver, proven
-from sidecar.conformance.client_vectors import ClientVector, client_vectors
+from sidecar.conformance.client_vectors import client_vectors
 from sidecar.conformance.daemon_play import NoDaemon, played, terms_of
 from sidecar.conformance.daemon_vectors import Conversation, conversations
 from sidecar.conformance.goldens import Goldens, NoGoldens, found
+from sidecar.conformance.scenes import ClientVector
 from sidecar.conformance.verdicts import State, Verdict, counted
 
 _COMMAND: Final = "sidecar conformance"

@@ -21,7 +21,6 @@ from sidecar.conformance.differences import difference, shown, value_difference
 from sidecar.conformance.fresh import canonical, decoded
 from sidecar.conformance.verdicts import Verdict
 from sidecar.contract.client_frames import PROTOCOL, TRANSPORT_EVENT, TRANSPORT_HELLO, TransportWelcome
-from sidecar.contract.values import TRANSPORT_ERROR
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize, FrameSplitter, framed
 
 _RECEIVE_BYTES_MAX: Final = 65_536

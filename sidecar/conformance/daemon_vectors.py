@@ -139,7 +139,7 @@ def _relaid(layout: str, document: Mapping[str, Any]) -> Callable[[Terms], Seque
 
     def begun(terms: Terms) -> Sequence[Write]:
         (write, *_) = _said_anew(document, terms)
-        (frame,) = frames_in(write.sent) or ()
+        frame, *_ = frames_in(write.sent) or [b""]
         value = decoded(frame)
         if layout == _NIL:
             nil = dict.fromkeys(("cache_retention", "output_schema_json", "reasoning_effort"))

@@ -22,7 +22,7 @@ class _Broken(ValueError):
 
 
 class _Node(Struct, frozen=True):
-    """One value with its header's bytes. `value`: a list of nodes, a list of pairs of nodes, or what it is in Python."""
+    """One value with its header's bytes. `value`: nodes, pairs of nodes, or what it is in Python."""
 
     kind: str
     head: bytes
@@ -59,7 +59,9 @@ def value_difference(expected: Any, got: Any, path: str = "") -> str | None:
             value_difference(one, other, f"{path}[{at}]")
             for at, (one, other) in enumerate(zip(expected, got, strict=False))
         )
-        return inner or (None if len(expected) == len(got) else f"{path or 'it'} has {len(got)} items of {len(expected)}")
+        return inner or (
+            None if len(expected) == len(got) else f"{path or 'it'} has {len(got)} items of {len(expected)}"
+        )
     if type(expected) is type(got) and expected == got:
         return None
     return f"{path or 'it'} is {shown(got)} in place of {shown(expected)}"
@@ -93,7 +95,10 @@ def _parted(expected: _Node, got: _Node, path: str) -> str | None:
     if expected.kind == "an array":
         if len(expected.value) != len(got.value):
             return f"{where} has {len(got.value)} items in place of {len(expected.value)}"
-        inner = _first(_parted(one, other, f"{path}[{at}]") for at, (one, other) in enumerate(zip(expected.value, got.value, strict=True)))
+        inner = _first(
+            _parted(one, other, f"{path}[{at}]")
+            for at, (one, other) in enumerate(zip(expected.value, got.value, strict=True))
+        )
         return inner or _heads_parted(expected, got, where)
     if expected.value != got.value:
         return f"{where} is {shown(got.value)} in place of {shown(expected.value)}"
@@ -111,7 +116,9 @@ def _maps_parted(expected: _Node, got: _Node, path: str) -> str | None:
             return f"{where} has the key {key} twice"
         if key not in wanted:
             nil = inner[key].kind == "nil"
-            return f"{_dotted(path, key)} is {'a nil that must be left out' if nil else 'a member that is not asked for'}"
+            return (
+                f"{_dotted(path, key)} is {'a nil that must be left out' if nil else 'a member that is not asked for'}"
+            )
     for key in wanted:
         if key not in there:
             return f"{_dotted(path, key)} is missing"
@@ -156,7 +163,9 @@ _SIZED: Final[dict[int, _Sized]] = {
 _CONSTANTS: Final = {0xC0: ("nil", None), 0xC2: ("a boolean", False), 0xC3: ("a boolean", True)}
 _FIXED: Final[dict[int, tuple[str, int, Callable[[bytes], Any]]]] = {
     **{0xCC + at: ("an unsigned integer", 1 << at, lambda raw: int.from_bytes(raw, "big")) for at in range(4)},
-    **{0xD0 + at: ("a signed integer", 1 << at, lambda raw: int.from_bytes(raw, "big", signed=True)) for at in range(4)},
+    **{
+        0xD0 + at: ("a signed integer", 1 << at, lambda raw: int.from_bytes(raw, "big", signed=True)) for at in range(4)
+    },
     0xCA: ("a float", 4, lambda raw: struct.unpack(">f", raw)[0]),
     0xCB: ("a float", 8, lambda raw: struct.unpack(">d", raw)[0]),
     **{0xD4 + at: ("ext", 1 + (1 << at), bytes) for at in range(5)},

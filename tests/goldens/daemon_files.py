@@ -1,4 +1,4 @@
-"""The daemon of the transcripts as files: its configuration and its script, for whoever plays them against a real one."""
+"""The daemon of the transcripts as files: its configuration and its script, to play them against a real one."""
 
 from __future__ import annotations
 
