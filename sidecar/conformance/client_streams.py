@@ -56,6 +56,8 @@ def _asked(arrival: Arrival) -> v.TransportInvocation:
 
 
 async def _send(arrival: Arrival, *events: v.TransportEvent) -> None:
+    if not arrival.line.streams:
+        return  # as a daemon does: after a lost connection a client may do without
     await arrival.line.send(*(live(_asked(arrival), one) for one in events))
 
 

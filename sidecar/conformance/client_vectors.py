@@ -27,12 +27,17 @@ from sidecar.conformance.scenes import (
     answer_to,
     cancel,
     end_of,
+    event,
     invocation,
     invoke,
+    live,
     quote,
     request,
+    result_to,
     said_of,
     status,
+    stream,
+    text_delta,
 )
 from sidecar.conformance.stage import Stage
 from sidecar.contract import canonical
@@ -246,7 +251,7 @@ def _cancels(goldens: Goldens) -> Iterator[ClientVector]:
         action = cancel(recorded.request_id, caller)
         scene = Scene(actions=(action,), serves=_heard, caller=caller, callers=(caller,))
         yield ClientVector(f"cancels/{vector['name']}", frozenset({"cancel"}), _always(scene))
-    yield ClientVector("cancels/of a running request", frozenset({"cancel", "concurrent"}), _cancelled)
+    yield ClientVector("cancels/of a running request", frozenset({"cancel", "concurrent", "stream"}), _cancelled)
 
 
 def _always(scene: Scene) -> Callable[[int], Scene]:
@@ -258,18 +263,18 @@ async def _heard(stage: Stage) -> None:
 
 
 def _cancelled(now_unix_ms: int) -> Scene:
-    """Both are sent, whichever first; the request ends with what it has cost."""
+    """In mid-stream: the request ends with what there was, and what it has cost."""
     asked = invocation(request(), now_unix_ms + EXPIRY_MS)
+    said = event(0, text_delta("It goes on "))
     timed_out = v.TransportOutcome(failed=v.Failed(kind="timeout", message="cancelled"))
-    answer = answer_to(asked)
-    assert answer.disposition.transported
-    receipt = structs.replace(answer.disposition.transported.receipt, outcome=timed_out)
-    whole = structs.replace(answer.disposition.transported, receipt=receipt)
-    result = structs.replace(answer, disposition=v.TransportDisposition(transported=whole))
+    result = result_to(asked, said, outcome=timed_out)
 
     async def serves(stage: Stage) -> None:
         running = await stage.asked(0)
+        await running.line.send(live(asked, said))
+        await stage.handed(0, said)
         await stage.asked(1)
         await running.line.send(canonical.encode(result))
 
-    return Scene(actions=(invoke(asked).ending(end_of(result)), cancel("turn-1")), serves=serves)
+    actions = (stream(asked).ending(end_of(result)), cancel("turn-1", once_told=0))
+    return Scene(actions=actions, serves=serves)

@@ -146,9 +146,10 @@ def status() -> Action:
     return Action(said={"do": "status"}, frame=canonical.encode(TransportStatus(schema_id=TRANSPORT_STATUS)))
 
 
-def cancel(request_id: str, caller: str = CALLER) -> Action:
+def cancel(request_id: str, caller: str = CALLER, *, once_told: int | None = None) -> Action:
+    """`once_told`: only when the driver has told of a live event of that action."""
     frame = TransportCancel(schema_id=TRANSPORT_CANCEL, caller_runtime_id=caller, request_id=request_id)
-    said = {"do": "cancel", "request_id": request_id}
+    said = {"do": "cancel", "request_id": request_id, **({} if once_told is None else {"once_told": once_told})}
     return Action(said=said, frame=canonical.encode(frame), ends=({"cancelled": True},))
 
 

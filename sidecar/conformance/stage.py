@@ -50,6 +50,11 @@ class Line:
         self._stream = stream
         self._splitter = FrameSplitter(FRAME_BYTES_LIMIT)
 
+    @property
+    def streams(self) -> bool:
+        """Whether its hello asks for live events."""
+        return self.hello is not None and self.hello.stream_events
+
     async def send(self, *frames: bytes) -> None:
         """All of them in one write."""
         await self.send_raw(b"".join(map(framed, frames)))
@@ -228,7 +233,7 @@ class Stage:
             self.fault(f"action {at} ({action.do}) sent other bytes than the canonical ones: {where}")
         if self.over.is_set() and not self.scene.endless:
             self.fault(f"action {at} ({action.do}) was sent once more, after its answer")
-        if action.do == "stream" and not (line.hello and line.hello.stream_events):
+        if action.do == "stream" and self._counts[at] == 1 and not line.streams:
             self.fault(f"action {at} streams on a connection whose hello did not ask for stream_events")
         if self._hello_on[at] and line.hello is None:
             self.fault(

@@ -324,6 +324,8 @@ def _done(client: Client, vector: str, at: int, said: dict[str, Any]) -> dict[st
         answer = client.do(Wait({"schema_id": NAMES + "status.v1"}, ("status", None, None)), give_up_at)
         return {"status": spelt_of(answer)} if "code" not in answer else outcome_of(answer)
     if said["do"] == "cancel":
+        if "once_told" in said:
+            has_told(said["once_told"]).wait(GIVE_UP_SECONDS)
         request_id = said["request_id"] + ("x" if FAULT == "cancels another" else "")
         frame = {"caller_runtime_id": caller, "request_id": request_id, "schema_id": NAMES + "cancel.v1"}
         client.do(Wait(frame, ("cancel", caller, request_id)), give_up_at, answered=False)
@@ -348,6 +350,14 @@ def _done(client: Client, vector: str, at: int, said: dict[str, Any]) -> dict[st
     return outcome
 
 
+_told: dict[int, threading.Event] = {}
+
+
+def has_told(at: int) -> threading.Event:
+    """Set once an event of this action has been told."""
+    return _told.setdefault(at, threading.Event())
+
+
 class Told:
     """What a stream has told: live as long as it is one run on the first connection, the rest from the result."""
 
@@ -369,6 +379,7 @@ class Told:
         self.events.append(event)
         if FAULT != "text only" or "TextDelta" in event["payload"]:
             say({"vector": self.vector, "action": self.at, "event": spelt_of(event)})
+            has_told(self.at).set()
 
     def rest(self, outcome: dict[str, Any]) -> None:
         if "transported" not in outcome or FAULT == "tells no rest":
@@ -403,6 +414,7 @@ def main() -> None:
             sys.exit("it dies here")
         if FAULT == "speaks French":
             print("Bonjour", flush=True)
+        _told.clear()
         client = Client(told["socket"], told["caller"])
         outcomes: list[Any] = [None] * len(told["actions"])
 
