@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from sidecar.cli.call import add_arguments as add_call_arguments
 from sidecar.cli.call import asked_by, call
 from sidecar.cli.check import check
+from sidecar.cli.conformance import add_arguments as add_conformance_arguments
+from sidecar.cli.conformance import asked_by as conformance_asked_by
+from sidecar.cli.conformance import conformance
 from sidecar.cli.demo import demo
 from sidecar.cli.ledger import add_arguments as add_ledger_arguments
 from sidecar.cli.ledger import run as run_ledger_tool
@@ -82,6 +85,9 @@ def _parser() -> tuple[_Parser, Mapping[str, argparse.ArgumentParser]]:
         commands.add_parser("ledger", help="an operator's tools: verify, show, spend, export, resolve, check, repair")
     )
 
+    add_conformance_arguments(
+        commands.add_parser("conformance", help="prove a daemon, or a client in any language, against the goldens")
+    )
     commands.add_parser("demo", help="a conversation, a replay, a refusal and the ledger, in a temporary directory")
     return parser, commands.choices
 
@@ -116,6 +122,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return check(asked.config, as_json=asked.json)
     if asked.command == "call":
         return call(asked_by(asked))
+    if asked.command == "conformance":
+        return conformance(conformance_asked_by(asked))
     if asked.command == "ledger":
         return run_ledger_tool(asked)
     return demo()

@@ -1,4 +1,4 @@
-"""One frame's bytes to what it says: an invocation, one that breaks its schema, an operator's, or a transport error.
+"""One frame's bytes to what it says: an invocation, one that breaks its schema, another frame, or a transport error.
 
 Two ways to one truth. Most clients send canonical bytes: the typed decoder
 reads them, the value is encoded again, and equal bytes prove that the frame
@@ -6,7 +6,9 @@ was canonical, hence strict, hence valid. Any other frame is scanned by the
 strict profile first and then read by the same typed decoder, for the value or
 the exact complaint. What the first way accepts the second accepts too, because
 a canonical encoding has nothing that the profile forbids, but for its size:
-a frame that could hold too many items always takes the second way.
+a frame that could hold too many items always takes the second way, and so does
+every frame that is no invocation. An invocation inside a quote is judged as one
+outside is.
 
 Source: CONTRACT sections 1 and 2, ECOSYSTEM section 0.
 """
@@ -20,6 +22,16 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sidecar.contract import canonical, strict
+from sidecar.contract.client_frames import (
+    BrokenClientFrame,
+    ClientFrame,
+    RawQuote,
+    TransportCancel,
+    TransportHello,
+    TransportStatus,
+    is_clients,
+    parse_from_client,
+)
 from sidecar.contract.ids import is_id
 from sidecar.contract.operator_frames import BrokenOperatorFrame, OperatorFrame, is_operators, parse_from_operator
 from sidecar.contract.values import TRANSPORT_INVOCATION, TransportErrorCode, TransportInvocation
@@ -59,7 +71,14 @@ class BadFrame(Struct, frozen=True):
     message: str
 
 
-Parsed = Invocation | BrokenInvocation | OperatorFrame | BadFrame
+class Quote(Struct, frozen=True):
+    """A client asks what this invocation would be answered; its `frame_bytes` are those of the quote's own frame."""
+
+    invocation: Invocation | BrokenInvocation
+
+
+FromClient = TransportHello | Quote | TransportCancel | TransportStatus
+Parsed = Invocation | BrokenInvocation | FromClient | OperatorFrame | BadFrame
 
 
 class _Dispatch(Struct):
@@ -95,7 +114,7 @@ def parse(frame: bytes) -> Parsed:
         except msgspec.MsgspecError:
             return _second_way(frame)
         if canonical.encode(value) == frame and _ids_are_readable(value):
-            return _invocation(value, frame, frame)
+            return _invocation(value, len(frame), frame)
     return _second_way(frame)
 
 
@@ -110,32 +129,42 @@ def _second_way(frame: bytes) -> Parsed:
     schema_id = _string(dispatch.schema_id)
     if schema_id is None:
         return BadFrame("malformed_frame", "the map has no string member schema_id")
-    if is_operators(schema_id):
-        return _operators(schema_id, frame)
-    if schema_id != TRANSPORT_INVOCATION:
+    if schema_id == TRANSPORT_INVOCATION:
+        return _judged(frame, len(frame))
+    if not is_clients(schema_id) and not is_operators(schema_id):
         return BadFrame("unknown_schema", f"{schema_id!r:.120} is no frame that this daemon takes")
     try:
-        value = _invocations.decode(frame)
-    except msgspec.MsgspecError as error:
-        return _broken(frame, str(error))
-    if not _ids_are_readable(value):
-        return _broken(frame, "")
-    return _invocation(value, frame, canonical.encode(value))
-
-
-def _operators(schema_id: str, frame: bytes) -> OperatorFrame | BadFrame:
-    try:
-        return parse_from_operator(schema_id, frame)
-    except BrokenOperatorFrame as broken:
+        if is_operators(schema_id):
+            return parse_from_operator(schema_id, frame)
+        return _from_client(parse_from_client(schema_id, frame), frame)
+    except (BrokenClientFrame, BrokenOperatorFrame) as broken:
         return BadFrame("malformed_frame", f"{schema_id}: {broken}")
 
 
-def _invocation(value: TransportInvocation, frame: bytes, encoded: bytes) -> Invocation:
+def _from_client(value: ClientFrame, frame: bytes) -> FromClient | BadFrame:
+    if not isinstance(value, RawQuote):
+        return value
+    invocation = _judged(value.invocation, len(frame))
+    return invocation if isinstance(invocation, BadFrame) else Quote(invocation)
+
+
+def _judged(strict_bytes: bytes | Raw, frame_bytes: int) -> Invocation | BrokenInvocation | BadFrame:
+    """An invocation whose bytes keep to the strict profile; `frame_bytes` is the length of the frame they came in."""
+    try:
+        value = _invocations.decode(strict_bytes)
+    except msgspec.MsgspecError as error:
+        return _broken(strict_bytes, frame_bytes, str(error))
+    if not _ids_are_readable(value):
+        return _broken(strict_bytes, frame_bytes, "")
+    return _invocation(value, frame_bytes, canonical.encode(value))
+
+
+def _invocation(value: TransportInvocation, frame_bytes: int, encoded: bytes) -> Invocation:
     """`encoded` is the canonical form, and what stands in it under a key is the canonical form of that."""
     request = memoryview(_requests.decode(encoded).request)
     return Invocation(
         value=value,
-        frame_bytes=len(frame),
+        frame_bytes=frame_bytes,
         request_bytes=request.nbytes,
         identity=sha256(encoded).digest(),
         request_sha256=sha256(request).digest(),
@@ -146,10 +175,10 @@ def _ids_are_readable(value: TransportInvocation) -> bool:
     return bool(is_id(value.caller_runtime_id) and is_id(value.request.request_id))
 
 
-def _broken(frame: bytes, complaint: str) -> BrokenInvocation | BadFrame:
+def _broken(strict_bytes: bytes | Raw, frame_bytes: int, complaint: str) -> BrokenInvocation | BadFrame:
     """Refused(Malformed) where the ids can be read, so that the caller can match the answer; else malformed_frame."""
     try:
-        ids = _ids.decode(frame)
+        ids = _ids.decode(strict_bytes)
         caller, request = _string(ids.caller_runtime_id), _request_ids.decode(ids.request)
     except msgspec.MsgspecError:
         return BadFrame("malformed_frame", f"an invocation whose ids can't be read ({complaint})")
@@ -159,7 +188,7 @@ def _broken(frame: bytes, complaint: str) -> BrokenInvocation | BadFrame:
             "malformed_frame",
             "an invocation whose caller_runtime_id or request.request_id is no id (1 to 256 bytes of 0x21 to 0x7e)",
         )
-    return BrokenInvocation(caller, request_id, len(frame), complaint)
+    return BrokenInvocation(caller, request_id, frame_bytes, complaint)
 
 
 def _string(encoded: Raw) -> str | None:
