@@ -1,4 +1,4 @@
-"""The TypeScript client: compiled strictly, held to the goldens, played against a fake daemon, the real one and the runner."""
+"""The TypeScript client: compiled strictly, held to the goldens, and played against a fake daemon and the real one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            [need("node"), "build/driver.js"],
+            [need("node"), "build/driver.js", "30"],
             cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
         )  # fmt: skip
         self.opening = self.read()

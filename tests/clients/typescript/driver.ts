@@ -1,7 +1,10 @@
-/** Does with sidecar.ts what `sidecar conformance --client "node build/driver.js"` says, a line for each vector. */
+/**
+ * Does with sidecar.ts what `sidecar conformance --client "node build/driver.js"` says, a line for each vector.
+ * An argument says how many seconds the client looks for a daemon, and waits behind an expiry; 5 without it.
+ */
 import { createInterface } from "node:readline";
 import {
-  canonicalBytes, DaemonError, Disconnected, newInvocation, NotADaemon, Refused, RequestFailed, SidecarClient,
+  canonicalBytes, DaemonError, newInvocation, Refused, RequestFailed, SidecarClient, SidecarError,
   type Digest, type InvokeOptions, type ProviderRequest, type TransportEvent, type TransportInvocation,
 } from "./sidecar.ts";
 
@@ -17,7 +20,7 @@ type Action =
   | { do: "cancel"; request_id: string };
 type Vector = { vector: string; socket: string; caller: string | null; actions: Action[] };
 
-const PATIENCE_SECONDS = 5;
+const patienceSeconds = Number(process.argv[2] ?? 5);
 
 /** Bytes stand as base64 and large integers as {"$int": digits} in the lines. */
 function read(line: string): unknown {
@@ -37,7 +40,8 @@ function write(value: unknown): void {
 }
 
 function invocationOf(caller: string, asked: Asked): TransportInvocation {
-  const options: InvokeOptions = { expiresAtUnixMs: asked.expires_at_unix_ms, maxCostMicroUsd: asked.max_cost_micro_usd };
+  const { expires_at_unix_ms: expiresAtUnixMs, max_cost_micro_usd: maxCostMicroUsd } = asked;
+  const options: InvokeOptions = { expiresAtUnixMs, maxCostMicroUsd };
   if (asked.native_request_sha256 !== null) options.nativeRequestSha256 = asked.native_request_sha256;
   return newInvocation(caller, asked.request, options);
 }
@@ -72,7 +76,7 @@ function outcomeOf(fault: unknown): object {
   if (fault instanceof Refused) return { refused: fault.refusal };
   if (fault instanceof RequestFailed) return { transported: { events: fault.events, receipt: fault.receipt } };
   if (fault instanceof DaemonError) return { transport_error: fault.code };
-  if (fault instanceof Disconnected || fault instanceof NotADaemon) return { no_answer: fault.message };
+  if (fault instanceof SidecarError) return { no_answer: fault.message };
   return { fault: fault instanceof Error ? (fault.stack ?? fault.message) : String(fault) };
 }
 
@@ -86,7 +90,7 @@ async function outcomesOf({ vector, socket, caller, actions }: Vector): Promise<
       }
     });
   }
-  const patience = { reconnectSecondsMax: PATIENCE_SECONDS, answerSecondsMax: PATIENCE_SECONDS };
+  const patience = { reconnectSecondsMax: patienceSeconds, answerSecondsMax: patienceSeconds };
   const client = await SidecarClient.connect(socket, { ...(caller === null ? {} : { caller }), ...patience });
   try {
     return await Promise.all(

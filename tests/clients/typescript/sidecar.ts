@@ -8,11 +8,11 @@
  *     const stream = client.stream(newRequest("npc-fast", "Sing!"));
  *     for await (const { payload } of stream) if ("TextDelta" in payload) process.stdout.write(payload.TextDelta.text);
  *     const { receipt } = await stream.result;
- *     client.close();
+ *     client.close(); // until then the connection keeps the process running
  *
  * A completed answer is returned; all else is thrown: `Refused`, `RequestFailed`, `DaemonError`, `Disconnected`,
- * `NotADaemon`, each with `advice` and with `retry`, which says what may be sent again. A TypeError or RangeError is a
- * mistake in the program, and nothing was sent.
+ * `NotADaemon`, `WhichCaller`, each with `advice` and with `retry`, which says what may be sent again. A TypeError or
+ * RangeError is a mistake in the program, and nothing was sent.
  *
  * A lost connection is opened again, and the identical bytes of what is unanswered are sent again. That is safe: the
  * daemon answers the same bytes from its record, or joins them to the request that runs. Nothing is ever sent under a
@@ -367,7 +367,7 @@ export class RequestFailed extends SidecarError {
     this.usage = failed.usage;
     this.receipt = receipt;
     this.events = events;
-    const wait = /\(the provider asks to wait ([0-9][0-9.e+]*) s\)/.exec(failed.message)?.[1];
+    const wait = /\(the provider asks to wait ([0-9][0-9.e+-]*) s\)$/.exec(failed.message)?.[1];
     this.retryAfterSeconds = wait === undefined ? undefined : Number(wait);
   }
 }
@@ -397,6 +397,17 @@ export class Disconnected extends SidecarError {
 export class NotADaemon extends SidecarError {
   constructor(message: string) {
     super(message, "look at the socket's path; an invocation that was sent is safe to send again", "no");
+  }
+}
+
+/** No caller was named, and the welcome does not leave just one; nothing was sent. */
+export class WhichCaller extends SidecarError {
+  readonly callers: readonly string[];
+
+  constructor(callers: readonly string[]) {
+    const told = `this user may call as ${callers.join(", ") || "nobody"}`;
+    super(told, "name the caller: connect(path, { caller })", "no");
+    this.callers = callers;
   }
 }
 
@@ -992,6 +1003,7 @@ class EventBuffer implements Stream {
       }
     } finally {
       this.#isRead = false;
+      this.#isLive = false;
       this.#held = [];
     }
   }
@@ -1065,22 +1077,27 @@ class Sent {
   }
 }
 
-/** ... and its answer. */
+type Line<Answer> = Map<string, Unanswered<Answer>>;
+
+/** A frame that stands in its line until it is answered. */
 class Unanswered<Answer> extends Sent {
   readonly answer: Promise<Answer>;
   resolve!: (answer: Answer) => void;
 
-  constructor(frame: Uint8Array) {
+  constructor(frame: Uint8Array, line: Line<Answer>, key: string, timer: NodeJS.Timeout) {
     super(frame);
+    line.set(key, this);
+    const leave = (): void => {
+      clearTimeout(timer);
+      if (line.get(key) === this) line.delete(key);
+    };
     this.answer = new Promise((resolve, reject) => {
-      this.resolve = resolve;
-      this.reject = reject;
+      this.resolve = (answer) => (leave(), resolve(answer));
+      this.reject = (fault) => (leave(), reject(fault));
     });
     this.answer.catch(() => {}); // whoever asked is told
   }
 }
-
-type Line<Answer> = Map<string, Unanswered<Answer>>;
 
 const SENDS_MAX = 5; // a frame that loses its connection that often is sent no more
 const PAUSE_MS_MIN = 50;
@@ -1091,6 +1108,8 @@ const SOCKET_PATH_BYTES_MAX = 107; // what the kernel takes
 const STATUS_KEY = "status"; // a status names nobody
 const keyOf = (ids: { caller_runtime_id: string; request_id: string }): string =>
   `${ids.caller_runtime_id} ${ids.request_id}`; // ids have no spaces
+const keyOfInvocation = (invocation: TransportInvocation): string =>
+  keyOf({ caller_runtime_id: invocation.caller_runtime_id, request_id: invocation.request.request_id });
 
 /** One connection to the daemon, opened again when it is lost; any number of requests share it. */
 export class SidecarClient {
@@ -1132,7 +1151,7 @@ export class SidecarClient {
     this.#hello = canonicalBytes(hello);
   }
 
-  /** A client that the daemon has welcomed. Throws Disconnected, NotADaemon, DaemonError; TypeError for no caller. */
+  /** A client that the daemon has welcomed. Throws Disconnected, NotADaemon, DaemonError, WhichCaller. */
   static async connect(socketPath: string, options: ConnectOptions = {}): Promise<SidecarClient> {
     const client = new SidecarClient(socketPath, options);
     try {
@@ -1168,7 +1187,7 @@ export class SidecarClient {
   /** The answer's events as they come, then its result. */
   stream(request: ProviderRequest | TransportInvocation, options: InvokeOptions = {}): Stream {
     const invocation = this.#invocation(request, options);
-    const wasAsked = this.#invocations.has(keyOf({ ...invocation, ...invocation.request }));
+    const wasAsked = this.#invocations.has(keyOfInvocation(invocation));
     const asked = this.#begin(invocation);
     const { request_id: requestId } = invocation.request;
     const buffer = new EventBuffer(requestId, asked.answer, !wasAsked, this.#streamHeldBytesMax);
@@ -1180,7 +1199,7 @@ export class SidecarClient {
   async quote(request: ProviderRequest | TransportInvocation, options: InvokeOptions = {}): Promise<Quote> {
     const invocation = this.#invocation(request, options);
     const quote: TransportQuote = { schema_id: "gamecult.model.transport_quote.v1", invocation };
-    const key = keyOf({ ...invocation, ...invocation.request });
+    const key = keyOfInvocation(invocation);
     const quoted = await this.#inTurn(this.#quotes, key, canonicalBytes(quote));
     return { refusal: quoted.refusal ?? null, worstCaseMicroUsd: quoted.worst_case_micro_usd ?? null };
   }
@@ -1212,16 +1231,14 @@ export class SidecarClient {
   /** Ends the connection. What is unanswered is told so; it may go on in the daemon, and the same bytes find it. */
   close(): void {
     this.#closing.abort();
-    this.#socket = undefined;
+    this.#socket = undefined; // so nobody opens it again
     this.#opened?.destroy();
     this.#failAll(new Disconnected("the client was closed", CLOSED_ADVICE));
   }
 
   #chooseCaller(): void {
     const callers = this.#welcome?.callers ?? [];
-    if (this.#caller === undefined && callers.length !== 1) {
-      throw new TypeError(`name a caller; this user may be: ${callers.join(", ") || "none"}`);
-    }
+    if (this.#caller === undefined && callers.length !== 1) throw new WhichCaller(callers);
     this.#caller ??= callers[0];
   }
 
@@ -1233,7 +1250,7 @@ export class SidecarClient {
 
   /** Asks this once: the same bytes again share the answer of those under way. */
   #begin(invocation: TransportInvocation): Unanswered<TransportResult> {
-    const key = keyOf({ ...invocation, ...invocation.request });
+    const key = keyOfInvocation(invocation);
     const frame = canonicalBytes(invocation);
     const asked = this.#invocations.get(key);
     if (asked === undefined) {
@@ -1262,18 +1279,11 @@ export class SidecarClient {
   #ask<Answer>(line: Line<Answer>, key: string, frame: Uint8Array, waitMs: number): Unanswered<Answer> {
     if (this.#closing.signal.aborted) throw new Disconnected("the client was closed", CLOSED_ADVICE);
     if (this.#unanswered().length >= this.#unansweredMax) throw new Refused("Capacity");
-    const asked = new Unanswered<Answer>(frame);
     const giveUp = (): void => {
       asked.reject(new Disconnected(`no answer in ${Math.round(waitMs / 1000)} s`, NO_ANSWER_ADVICE));
       this.#socket?.destroy(); // so that an answer which comes later is not taken for another's
     };
-    const timer = setTimeout(giveUp, Math.min(waitMs, TIMER_MS_MAX));
-    const settled = (): void => {
-      clearTimeout(timer);
-      if (line.get(key) === asked) line.delete(key);
-    };
-    asked.answer.then(settled, settled);
-    line.set(key, asked);
+    const asked = new Unanswered(frame, line, key, setTimeout(giveUp, Math.min(waitMs, TIMER_MS_MAX)));
     if (this.#socket !== undefined) this.#send(this.#socket, asked);
     else this.#connected().catch(() => {}); // which tells all that is unanswered
     return asked;
@@ -1382,10 +1392,7 @@ export class SidecarClient {
     this.#losses += 1;
     if (fault.retry !== "same_bytes") this.#failAll(fault);
     for (const asked of this.#unanswered()) if (asked.sends >= SENDS_MAX) asked.reject(fault);
-    setImmediate(() => {
-      // By now whatever was told is no longer among them.
-      if (this.#unanswered().length > 0 && !this.#closing.signal.aborted) this.#connected().catch(() => {});
-    });
+    if (this.#unanswered().length > 0) this.#connected().catch(() => {});
   }
 
   /** One frame of the daemon; throws NotADaemon for what answers nothing. */
@@ -1415,7 +1422,6 @@ export class SidecarClient {
     const asked = line.get(key);
     if (asked === undefined) throw new NotADaemon(`an answer to what was not asked: ${key}`);
     this.#losses = 0;
-    line.delete(key);
     asked.resolve(answer);
   }
 
@@ -1425,7 +1431,7 @@ export class SidecarClient {
     if (said.request_id === undefined || said.caller_runtime_id === undefined) {
       return this.#failAll(fault); // it is about one of them, and does not say which
     }
-    const key = `${said.caller_runtime_id} ${said.request_id}`;
+    const key = keyOf({ caller_runtime_id: said.caller_runtime_id, request_id: said.request_id });
     const asked = this.#invocations.get(key) ?? this.#quotes.get(key);
     if (asked === undefined) throw new NotADaemon(`an error about ${said.request_id}, which was not asked for`);
     this.#losses = 0;
