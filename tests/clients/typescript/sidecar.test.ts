@@ -370,3 +370,69 @@ test("the caller is found in the welcome where it names one, and asked for where
   const two = await fake(t, () => {}, { callers: ["dungeon", "tavern"] });
   assert.deepEqual((await fault(SidecarClient.connect(two.path), WhichCaller)).callers, ["dungeon", "tavern"]);
 });
+
+/** A generator of whole numbers below `end` that always gives the same ones. */
+function dice(seed: number): (end: number) => number {
+  let state = seed;
+  return (end) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * end);
+  };
+}
+
+/** Answers with words, some of them live, cut anywhere; now and then a connection is lost. */
+function troubled(throwDice: (end: number) => number): Said {
+  const recorded = new Map<string, string[]>();
+  let lossesLeft = 3;
+  const outgoing = new Map<Connection, Buffer>();
+  const pump = (connection: Connection): void => {
+    const waiting = outgoing.get(connection) ?? Buffer.alloc(0);
+    const cut = throwDice(Math.min(waiting.length, 400) + 1);
+    connection.socket.write(waiting.subarray(0, cut));
+    outgoing.set(connection, waiting.subarray(cut));
+    if (throwDice(60) === 0 && lossesLeft > 0) {
+      lossesLeft -= 1;
+      connection.socket.destroy();
+    } else if (cut < waiting.length) {
+      setImmediate(pump, connection);
+    }
+  };
+  return (connection, frame) => {
+    const asked = ids(frame).request_id;
+    const fresh = Array.from({ length: throwDice(30) + 1 }, (_, at) => `${asked}-${at} \u{1f409} `);
+    const words = recorded.get(asked) ?? fresh;
+    const spoken = recorded.has(asked) ? [] : words.slice(0, throwDice(words.length + 1));
+    recorded.set(asked, words);
+    const values = [
+      ...spoken.map((word) => connection.event(frame, 0, text(word))),
+      connection.result(frame, [text(words.join("")), { ToolCall: { arguments: "{}", call_id: asked, name: "look" } }]),
+    ];
+    const frames = values.map((value) => framed(canonicalBytes(value)));
+    const wasIdle = (outgoing.get(connection)?.length ?? 0) === 0;
+    outgoing.set(connection, Buffer.concat([outgoing.get(connection) ?? Buffer.alloc(0), ...frames]));
+    if (wasIdle) setImmediate(pump, connection);
+  };
+}
+
+test("whatever is cut, dropped and lost, each request gets its own answer, and its pieces add up to it", async (t) => {
+  for (let seed = 1; seed <= 25; seed += 1) {
+    const daemon = await fake(t, troubled(dice(seed)));
+    const client = await connected(t, daemon.path);
+    const read = async (requestId: string): Promise<void> => {
+      const stream = client.stream(newRequest("npc", "hi", { requestId }));
+      const told: TransportEvent[] = [];
+      for await (const event of stream) told.push(event);
+      const { text: whole, toolCalls } = await stream.result;
+      assert.ok(whole.startsWith(`${requestId}-0 `), `seed ${seed}`);
+      assert.deepEqual([textOf(told), toolCalls.map((call) => call.call_id)], [whole, [requestId]], `seed ${seed}`);
+    };
+    await Promise.all(Array.from({ length: 12 }, (_, at) => read(`r${at}`)));
+    const sent = new Map<string, Buffer>();
+    for (const { frame, bytes } of daemon.received) {
+      const before = sent.get(ids(frame).request_id) ?? bytes;
+      assert.ok(before.equals(bytes), `seed ${seed}`);
+      sent.set(ids(frame).request_id, before);
+    }
+    client.close();
+  }
+});
