@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -22,11 +21,11 @@ from sidecar.cli.ledger import run as run_ledger_tool
 from sidecar.cli.output import StdoutLost, say, write_out
 from sidecar.cli.serve import serve
 from sidecar.cli.stops import Stopped
+from sidecar.ops.version import version_of_sidecar
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-_DISTRIBUTION: Final = "model-sidecar"
 _CONFIG_HELP: Final = "the configuration, TOML; always wanted"
 
 
@@ -59,7 +58,7 @@ class _Version(argparse.Action):
     """Looked up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        write_out(f"sidecar {version(_DISTRIBUTION)}\n")
+        write_out(f"sidecar {version_of_sidecar()}\n")
         parser.exit()
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import trio
 from msgspec import Struct
 
+from sidecar.connectors.hiding import Hiding
 from sidecar.connectors.messages import SHOWN
 from sidecar.contract.ids import is_id
 from sidecar.contract.values import (
@@ -43,6 +44,7 @@ from sidecar.ops.log import Log
 
 HIDDEN_CHARACTERS_MIN: Final = 8
 NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
+OnEvent = Callable[[int, TransportEventPayload], None]
 
 
 class Rejected(Exception):
@@ -93,8 +95,8 @@ class Answer:
     Neighbouring text deltas are joined into one event. `sent` turns true just
     before the first byte of the request may leave; from then on a failure
     without usage costs the whole reservation. `on_first` is called once, when the
-    first piece comes; `on_event` hears every piece as it comes (for live events,
-    which the daemon doesn't give yet).
+    first piece comes; `on_event` hears every piece as it comes, with the sequence
+    of its event: the pieces of one text have the same.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Answer:
         *,
         fresh_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}",
         on_first: Callable[[], None] | None = None,
-        on_event: Callable[[TransportEventPayload], None] | None = None,
+        on_event: OnEvent | None = None,
     ) -> None:
         self.sent = False
         self.ended: Ended | None = None
@@ -119,16 +121,24 @@ class Answer:
         self._on_first = on_first
         self._on_event = on_event
         self._secret: str | None = None
+        self._hiding: Hiding | None = None  # of the text that `on_event` hears
         self._closed: list[TransportEventPayload] = []
         self._text: list[str] = []
 
     def hide(self, secret: str) -> None:
-        """From now on no event of the whole answer holds this credential, should the provider say it.
+        """From now on no event holds this credential, should the provider say it, and no piece begins with its end.
 
-        One so short that it could be a word is left alone. Pieces that `on_event` hears are looked at each alone.
+        One so short that it could be a word is left alone.
         """
         if len(secret) >= HIDDEN_CHARACTERS_MIN:
             self._secret = secret
+            self._hiding = Hiding(secret, SHOWN)
+
+    def listen(self, on_event: OnEvent) -> None:
+        """From now on this hears every piece as it comes."""
+        if self._hiding is not None:
+            self._hiding.begin_behind("".join(self._text))
+        self._on_event = on_event
 
     def _shown(self, said: str) -> str:
         return said if self._secret is None else said.replace(self._secret, SHOWN)
@@ -140,7 +150,7 @@ class Answer:
         self._grow(len(text) if text.isascii() else len(text.encode()))
         self._text.append(text)
         if self._on_event is not None:
-            self._on_event(TransportEventPayload(text_delta=TextDelta(text=self._shown(text))))
+            self._say(text if self._hiding is None else self._hiding.shown(text))
 
     def texts(self, pieces: Sequence[str]) -> None:
         """Pieces of visible text that have all come at once."""
@@ -217,10 +227,20 @@ class Answer:
             self._on_first = None
 
     def _close(self, payload: TransportEventPayload) -> None:
+        self._say_rest()
         self._join_text()
         self._closed.append(payload)
         if self._on_event is not None:
-            self._on_event(payload)
+            self._on_event(len(self._closed) - 1, payload)
+
+    def _say(self, text: str) -> None:
+        """A piece of the text that is being said, which will be the next event."""
+        if text and self._on_event is not None:
+            self._on_event(len(self._closed), TransportEventPayload(text_delta=TextDelta(text=text)))
+
+    def _say_rest(self) -> None:
+        if self._hiding is not None:
+            self._say(self._hiding.rest())
 
     def _join_text(self) -> None:
         if self._text:
@@ -230,6 +250,7 @@ class Answer:
 
     def _end(self, ended: Ended) -> None:
         if self.ended is None:
+            self._say_rest()
             self.ended = ended
 
 

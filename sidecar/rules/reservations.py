@@ -53,6 +53,17 @@ class Reservations:
     def live(self, caller: str, request_id: str) -> Live | None:
         return self._live.get((caller, request_id))
 
+    def live_of_caller(self, caller: str) -> int:
+        """How many requests of this caller run."""
+        return self._by_caller[caller]
+
+    def live_of_connector(self, connector: str) -> int:
+        """How many requests run at this connector, of all callers."""
+        return self._by_connector[connector]
+
+    def account(self, caller: str) -> Account:
+        return self._accounts[caller]
+
     def full(self, caller: str, connector: str) -> str | None:
         """Rule 12: whose slots are all in use, as a sentence; None when there is one for this request."""
         limits = self._limits  # asked of every request, so nothing is built that is not said
@@ -94,7 +105,9 @@ class Reservations:
     def settle(self, live: Live, charge_micro_usd: int) -> None:
         """The request is complete on disk: the slot is free, the charge stands in place of the reservation."""
         self._leave(live)
-        self._accounts[live.caller].settle(live.admitted_at_unix_ms, live.reservation_micro_usd, charge_micro_usd)
+        account = self._accounts[live.caller]
+        account.settle(live.admitted_at_unix_ms, live.reservation_micro_usd, charge_micro_usd)
+        account.over_runs += charge_micro_usd > live.reservation_micro_usd
 
     def release(self, live: Live) -> None:
         """The request never began: slot and money are free."""
@@ -104,6 +117,7 @@ class Reservations:
     def strand(self, live: Live) -> None:
         """The request began and can't be completed: the slot is free, the reservation stays."""
         self._leave(live)
+        self._accounts[live.caller].left_open += 1
 
     def settle_left_open(
         self, caller: str, admitted_at_unix_ms: int, reservation_micro_usd: int, charge_micro_usd: int
@@ -111,6 +125,7 @@ class Reservations:
         """A request that an earlier run left open is complete on disk. A caller that is gone has no account."""
         if (account := self._accounts.get(caller)) is not None:
             account.settle(admitted_at_unix_ms, reservation_micro_usd, charge_micro_usd)
+            account.left_open -= 1
 
     def on_record(self) -> dict[str, Figures]:
         """The accounts of all callers as far as records have landed: without reservations whose begin has not."""

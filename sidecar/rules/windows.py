@@ -48,6 +48,8 @@ class Account:
         self._spent: defaultdict[int, int] = defaultdict(int)
         self._reserved: defaultdict[int, int] = defaultdict(int)
         self.kept_from_unix_ms = 0  # windows before it may have been forgotten
+        self.left_open = 0  # requests of any window of which nobody knows how they ended
+        self.over_runs = 0  # charges above their reservation, since the daemon has started
 
     def window_start(self, now_unix_ms: int) -> int:
         """The first millisecond of the window that holds `now`."""

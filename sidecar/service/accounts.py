@@ -18,6 +18,7 @@ def listeners_of(accounts: Mapping[str, Account], tally: Tally) -> Listeners:
         caller, admitted_at = begin.caller_runtime_id, begin.admitted_at_unix_ms
         if account := accounts.get(caller):
             account.reserve(admitted_at, begin.reservation_micro_usd)
+            account.left_open += 1
         tally.begun(caller, admitted_at, begin.reservation_micro_usd)
 
     def charged(caller: str, admitted_at_unix_ms: int, charge_micro_usd: int) -> None:

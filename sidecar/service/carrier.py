@@ -5,18 +5,22 @@ on disk; every begin meets at most one complete.
 
 Each step starts the next one when its record has landed, which nothing
 cancels. Only a connector that must wait is asked in a task, under the
-request's deadline. Source: CONTRACT sections 4 to 6.
+request's deadline. Whoever joins a request is given the same answer, and who
+listens hears its events as they come. Source: CONTRACT sections 1 and 4 to 6.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import trio
 
 from sidecar.config.values import Config
 from sidecar.connectors.promise import Answer, Connector, ResponseTooLarge
-from sidecar.contract.values import STORED_AS_IS, CompletedRecord
+from sidecar.contract import canonical
+from sidecar.contract.client_frames import TRANSPORT_EVENT, LiveEvent
+from sidecar.contract.values import STORED_AS_IS, CompletedRecord, TransportEvent, TransportEventPayload
 from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landed, Place
@@ -30,6 +34,8 @@ from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
 
 GiveAnswer = Callable[[bytes], None]
+Hear = Callable[[bytes], None]
+_CANCELLED: Final = "its caller cancelled it"
 
 
 class Carrier:
@@ -56,12 +62,31 @@ class Carrier:
         self.later = later
         self.scopes: set[trio.CancelScope] = set()  # of the connectors that are waited for
         self.stopped: str | None = None
+        self._carried: dict[tuple[str, str], _Carried] = {}  # by caller and request id, while it holds its slot
 
     def carry(self, admitted: Admitted, start: Start, answer: GiveAnswer) -> None:
         """Queues the begin. `answer` is called once, with the frame (without prefix) of an end that is on disk, or
         of a transport error. `start` starts the task that waits for a connector."""
-        carried = _Carried(self, admitted, start, answer)
+        live = admitted.live
+        carried = self._carried[live.caller, live.request_id] = _Carried(self, admitted, start, answer)
         self.ledger.begin(admitted.begin).then(carried.begun)
+
+    def join(self, key: tuple[str, str], answer: GiveAnswer) -> None:
+        """`answer` is given what the running request of this key will be answered."""
+        self._carried[key].join(answer)
+
+    def hear(self, key: tuple[str, str], who: object, hear: Hear) -> None:
+        """From here on `hear` is given the frame of each event of this running request; once for the same `who`."""
+        self._carried[key].hear(who, hear)
+
+    def cancel(self, key: tuple[str, str]) -> None:
+        """The deadline of the request of this key is now, if it runs."""
+        if (carried := self._carried.get(key)) is not None:
+            carried.cancel()
+
+    def ended(self, live: Live) -> None:
+        """It holds its slot no longer, so nobody can join it."""
+        del self._carried[live.caller, live.request_id]
 
     def stop(self, why: str) -> None:
         """Every running upstream call is dropped now; what is admitted later ends the same way."""
@@ -79,22 +104,69 @@ class Carrier:
 class _Carried:
     """One request on its way."""
 
-    __slots__ = ("_admitted", "_answer", "_asked", "_carrier", "_first_event_at_unix_ms", "_place", "_record", "_start")
+    __slots__ = (
+        "_admitted",
+        "_answers",
+        "_asked",
+        "_cancelled",
+        "_carrier",
+        "_first_event_at_unix_ms",
+        "_listeners",
+        "_place",
+        "_record",
+        "_scope",
+        "_start",
+    )
 
     _place: Place  # of the begin
-    _asked: Answer
     _record: CompletedRecord
 
     def __init__(self, carrier: Carrier, admitted: Admitted, start: Start, answer: GiveAnswer) -> None:
         self._carrier = carrier
         self._admitted = admitted
         self._start = start
-        self._answer = answer
+        self._answers = [answer]
+        self._listeners: dict[object, Hear] | None = None  # few requests have any
+        self._asked: Answer | None = None
+        self._scope: trio.CancelScope | None = None  # of the connector that is waited for
+        self._cancelled = False
         self._first_event_at_unix_ms: int | None = None
+
+    def join(self, answer: GiveAnswer) -> None:
+        self._answers.append(answer)
+
+    def _answer(self, frame: bytes) -> None:
+        for answer in self._answers:
+            answer(frame)
+
+    # --- live events ------------------------------------------------------------------------------------------
+
+    def hear(self, who: object, hear: Hear) -> None:
+        if self._listeners is None:
+            self._listeners = {}
+            if self._asked is not None:
+                self._asked.listen(self._heard)
+        self._listeners.setdefault(who, hear)
+
+    def _heard(self, sequence: int, payload: TransportEventPayload) -> None:
+        assert self._listeners, "nobody listens"
+        live = self._admitted.live
+        event = LiveEvent(
+            schema_id=TRANSPORT_EVENT,
+            caller_runtime_id=live.caller,
+            request_id=live.request_id,
+            event=TransportEvent(sequence=sequence, payload=payload),
+        )
+        frame = canonical.encode(event)
+        for hear in self._listeners.values():
+            hear(frame)
+
+    # --- begin ------------------------------------------------------------------------------------------------
 
     def begun(self, landed: Landed) -> None:
         if isinstance(landed, LedgerUnavailable):
             self._carrier.reservations.release(self._admitted.live)
+            self._carrier.ended(self._admitted.live)
             self._carrier.unavailable(self._admitted.live, self._answer, landed)
             return
         self._place = landed
@@ -104,11 +176,14 @@ class _Carried:
     def _ask(self) -> None:
         kept = self._carrier.config.connectors[self._admitted.live.connector]
         lowered = self._admitted.lowered
-        self._asked = Answer(lowered.call_ids, kept.response_bytes_max, lowered.notes, on_first=self._first_event)
+        asked = Answer(lowered.call_ids, kept.response_bytes_max, lowered.notes, on_first=self._first_event)
+        self._asked = asked
+        if self._listeners is not None:
+            asked.listen(self._heard)
         if (why := self._carrier.ledger.poisoned) is not None:
             self._lost(LedgerUnavailable(why))
-        elif self._failed_unasked() or self._answered_at_once():
-            self._complete()
+        elif self._failed_unasked(asked) or self._answered_at_once(asked):
+            self._complete(asked)
         else:
             self._start(self._wait)
 
@@ -117,34 +192,42 @@ class _Carried:
 
     # --- the connector ----------------------------------------------------------------------------------------
 
-    def _failed_unasked(self) -> bool:
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def _failed_unasked(self, asked: Answer) -> bool:
         """Whether it is too late to ask; then the answer has failed, and nothing was sent."""
         if self._carrier.stopped:
-            self._asked.fail("unavailable", self._carrier.stopped)
+            asked.fail("unavailable", self._carrier.stopped)
+        elif self._cancelled:
+            asked.fail("timeout", f"{_CANCELLED}; nothing was sent")
         elif trio.current_time() >= self._admitted.deadline:
-            self._asked.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
-        return self._asked.ended is not None
+            asked.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
+        return asked.ended is not None
 
-    def _answered_at_once(self) -> bool:
+    def _answered_at_once(self, asked: Answer) -> bool:
         connector = self._carrier.connectors[self._admitted.live.connector]
         try:
-            return connector.at_once(self._admitted.lowered, self._asked)
+            return connector.at_once(self._admitted.lowered, asked)
         except ResponseTooLarge:
-            assert self._asked.ended is not None
+            assert asked.ended is not None
             return True
         except Exception as bug:
-            self._broke(bug)
+            self._broke(asked, bug)
             return True
 
     async def _wait(self) -> None:
         carrier, asked = self._carrier, self._asked
+        assert asked is not None, "a request is asked before it is waited for"
         if (why := carrier.ledger.poisoned) is not None:
             self._lost(LedgerUnavailable(why))
             return
-        if self._failed_unasked():  # since this task was started
-            self._complete()
+        if self._failed_unasked(asked):  # since this task was started
+            self._complete(asked)
             return
-        scope = trio.CancelScope(deadline=self._admitted.deadline)
+        scope = self._scope = trio.CancelScope(deadline=self._admitted.deadline)
         carrier.scopes.add(scope)
         try:
             with scope:
@@ -152,25 +235,27 @@ class _Carried:
         except ResponseTooLarge:
             assert asked.ended is not None
         except Exception as bug:  # also one that comes in a group with the cancellation, which the scope takes out
-            self._broke(bug)
+            self._broke(asked, bug)
         finally:
             carrier.scopes.remove(scope)
         if scope.cancelled_caught and carrier.stopped:
             asked.fail("unavailable", carrier.stopped)
+        elif scope.cancelled_caught and self._cancelled:
+            asked.fail("timeout", f"{_CANCELLED} before the provider had ended")
         elif scope.cancelled_caught:
             asked.fail("timeout", "the deadline passed before the provider had ended")
-        self._complete()
+        self._complete(asked)
 
-    def _broke(self, bug: Exception) -> None:
+    def _broke(self, asked: Answer, bug: Exception) -> None:
         """A connector's bug must not take the daemon, or this request's slot and record, with it."""
         self._carrier.log.error("connector_bug", connector=self._admitted.live.connector, error=bug)
-        self._asked.fail("provider", f"the connector broke: {type(bug).__name__}")
+        asked.fail("provider", f"the connector broke: {type(bug).__name__}")
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def _complete(self) -> None:
-        self._asked.fail("provider", "the connector returned without an end")  # ignored where there is one
-        carrier, begin, asked = self._carrier, self._admitted.begin, self._asked
+    def _complete(self, asked: Answer) -> None:
+        asked.fail("provider", "the connector returned without an end")  # ignored where there is one
+        carrier, begin = self._carrier, self._admitted.begin
         assert asked.ended is not None
         policy = carrier.config.connectors[self._admitted.live.connector].usage
         settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), policy)
@@ -207,6 +292,7 @@ class _Carried:
             return
         carrier, record = self._carrier, self._record
         carrier.reservations.settle(self._admitted.live, record.charge_micro_usd)
+        carrier.ended(self._admitted.live)
         self._answer(record.response[len(STORED_AS_IS) :])
         self._log_end()
         carrier.on_end()
@@ -214,6 +300,7 @@ class _Carried:
     def _lost(self, fault: LedgerUnavailable) -> None:
         """It began, and its end can't be recorded: its reservation stays."""
         self._carrier.reservations.strand(self._admitted.live)
+        self._carrier.ended(self._admitted.live)
         self._carrier.unavailable(self._admitted.live, self._answer, fault)
 
     def _log_end(self) -> None:

@@ -5,42 +5,72 @@ whole: they are decided where they arrive. Each frame is decided before the next
 one is looked at, and that waits for neither disk nor provider.
 A connector that is waited for (`start_request`) and a replay that is read back
 (`start_replay`) run in tasks that belong to the daemon, so that a caller that
-hangs up doesn't stop what is paid for. Answers are sent at
-the end of the loop's turn; a writer is needed only for what the kernel has not
-taken then. A client that doesn't read its answers is not read from any further,
-so its backlog is bounded by what it had already been admitted for. Source:
-CONTRACT section 1.
+hangs up doesn't stop what is paid for. What is sent is bounded by
+`sidecar.service.outgoing`: a client that doesn't read its answers is not read
+from any further, so its backlog is bounded by what it had already been admitted
+for, and it is cut where even that becomes too much. Source: CONTRACT section 1.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Final
 
 import trio
+from msgspec import Struct
 
-from sidecar.contract.frames import BadFrame, parse
+from sidecar.connectors.messages import clean_message
+from sidecar.contract import canonical
+from sidecar.contract.client_frames import (
+    PROTOCOL,
+    TRANSPORT_WELCOME,
+    TransportCancel,
+    TransportHello,
+    TransportStatus,
+    TransportWelcome,
+)
+from sidecar.contract.frames import BadFrame, BrokenInvocation, FromClient, Invocation, Quote, parse
 from sidecar.contract.operator_frames import OperatorCheck, OperatorFrame, OperatorResolve
+from sidecar.ops.log import Log
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
-from sidecar.service.carrier import GiveAnswer
-from sidecar.service.decision import Admitted, Answered, Decision, Replay
+from sidecar.service.carrier import GiveAnswer, Hear
+from sidecar.service.decision import Admitted, Answered, Joined, Replay
 from sidecar.service.errors import error_frame
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.outgoing import READ_ON_BYTES_MAX, Outgoing
+from sidecar.service.peer import Standing
 from sidecar.service.stream import RECEIVE_BYTES_MAX, Stream
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
 
 _FRAMES_PER_CHECKPOINT: Final = 16
-_UNSENT_BYTES_MAX: Final = 1_048_576  # above this, the connection is not read from
+UNDER_WAY_MAX: Final = 1024  # answers that one connection may wait for; above it, it is not read from
 _REPLAYS_MAX: Final = 16  # read back from disk, or asked by an operator, at once for one connection
+_NAME_CHARACTERS_MAX: Final = 80  # of what a client calls itself, in a log line
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
 
 
-Operate = Callable[[OperatorFrame, Start, GiveAnswer], None]
+Operate = Callable[[Standing, OperatorFrame, Start, GiveAnswer], None]
+
+
+class Services(Struct, frozen=True, kw_only=True):
+    """What one daemon does for all of its connections."""
+
+    exchange: Exchange
+    held: HeldBytes
+    operate: Operate
+    report: Callable[[Standing], bytes]  # the frame that answers a status
+    log: Log
+    server: str
+    frame_bytes_max: int
+    frame_timeout_seconds: float
+    start_request: Start
+    start_replay: Start
+    start_writer: Start
+    at_end_of_turn: Callable[[Act], None]
 
 
 class _CutOff(Exception):
@@ -54,51 +84,36 @@ class _CutOff(Exception):
 class Connection:
     """Serves one connected peer until it has no more frames and no more answers."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        callers: frozenset[str],
-        exchange: Exchange,
-        held: HeldBytes,
-        *,
-        frame_bytes_max: int,
-        frame_timeout_seconds: float,
-        start_request: Start,
-        start_replay: Start,
-        start_writer: Start,
-        at_end_of_turn: Callable[[Act], None],
-        operate: Operate,
-    ) -> None:
+    def __init__(self, stream: Stream, standing: Standing, services: Services) -> None:
         self._stream = stream
-        self._callers = callers
-        self._exchange = exchange
-        self._held = held
-        self._splitter = FrameSplitter(frame_bytes_max)
-        self._frame_timeout_seconds = frame_timeout_seconds
-        self._start_request = start_request
-        self._start_replay = start_replay
-        self._start_writer = start_writer
-        self._at_end_of_turn = at_end_of_turn
-        self._operate = operate
-        self._outgoing: deque[bytes] = deque()
-        self._unsent_bytes = 0
-        self._writing = False
-        self._broken = False
+        self._standing = standing
+        self._services = services
+        self._splitter = FrameSplitter(services.frame_bytes_max)
+        self._outgoing = Outgoing(
+            stream,
+            start_writer=services.start_writer,
+            at_end_of_turn=services.at_end_of_turn,
+            on_change=self._wake,
+            on_cut=self._tell_cut,
+        )
+        self._hello: TransportHello | None = None
         self._at_end = False  # the client has said all
         self._under_way = 0
+        self._running: set[tuple[str, str]] | None = None  # what live events may be of, by caller and request id
         self._replaying = 0  # what operators ask included
         self._coming_bytes = 0  # of replays that are being read back
-        self._changed = trio.Event()
+        self._changed: trio.Event | None = None
 
     async def serve(self) -> None:
         """Reads until end of file, lets the answers under way go out, and closes."""
+        outgoing = self._outgoing
         try:
             await self._read_frames()
-            await self._until(lambda: self._broken or (self._under_way == 0 and not self._writing))
+            await self._until(lambda: outgoing.broken or (self._under_way == 0 and not outgoing.writing))
         except _CutOff as cut:
             await self._cut_off(cut.frame)
         finally:
-            self._broken = True
+            outgoing.broken = True
             await self._stream.aclose()
 
     # --- reading ----------------------------------------------------------------------------------------------
@@ -107,7 +122,7 @@ class Connection:
         for number in count(1):
             if not self._may_read():
                 await self._until(self._may_read)
-            if self._broken:
+            if self._outgoing.broken:
                 return
             if number % _FRAMES_PER_CHECKPOINT == 0:
                 await trio.lowlevel.checkpoint()  # one read may bring thousands of small frames
@@ -119,19 +134,22 @@ class Connection:
                     continue
                 frame = self._whole_frame()
                 if frame is None:
-                    frame = await self._rest_of_frame(trio.current_time() + self._frame_timeout_seconds)
+                    frame = await self._rest_of_frame(trio.current_time() + self._services.frame_timeout_seconds)
             except FrameSize as fault:
                 raise _CutOff(error_frame("frame_size", str(fault))) from fault
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._broken = True
+                self._outgoing.broken = True
                 return
             if frame is None:
                 return
             self._take(frame)
 
     def _may_read(self) -> bool:
-        return self._broken or (
-            self._unsent_bytes + self._coming_bytes <= _UNSENT_BYTES_MAX and self._replaying < _REPLAYS_MAX
+        outgoing = self._outgoing
+        return outgoing.broken or (
+            outgoing.unsent_bytes + self._coming_bytes <= READ_ON_BYTES_MAX
+            and self._replaying < _REPLAYS_MAX
+            and self._under_way < UNDER_WAY_MAX
         )
 
     def _arrived(self, received: bytes) -> bool:
@@ -140,9 +158,9 @@ class Connection:
             self._at_end = True
             return False
         only = self._splitter.only_frame(received)
-        if only is not None and self._held.take_whole(len(only)):
+        if only is not None and self._services.held.take_whole(len(only)):
             self._take(only)
-            return self._may_read() and not self._broken
+            return self._may_read() and not self._outgoing.broken
         self._splitter.feed(received)
         for _ in range(_FRAMES_PER_CHECKPOINT):
             frame = self._whole_frame()
@@ -151,12 +169,12 @@ class Connection:
             self._take(frame)
             if not self._may_read():
                 return False
-        return not self._splitter.in_frame and not self._broken
+        return not self._splitter.in_frame and not self._outgoing.broken
 
     def _whole_frame(self) -> bytes | None:
         """The next frame if it is whole and may be held, its bytes taken from what may be held."""
         wanted = self._splitter.whole_bytes()
-        return self._splitter.next_frame() if wanted is not None and self._held.take_whole(wanted) else None
+        return self._splitter.next_frame() if wanted is not None and self._services.held.take_whole(wanted) else None
 
     async def _rest_of_frame(self, deadline: float) -> bytes | None:
         splitter = self._splitter
@@ -164,7 +182,7 @@ class Connection:
             if not await self._receive_before(deadline):
                 return None  # in the middle of a frame: there is nobody left to tell
         paused_at = trio.current_time()
-        await self._held.take(wanted)
+        await self._services.held.take(wanted)
         deadline += trio.current_time() - paused_at  # time in which we don't read is not counted
         frame = None
         try:
@@ -174,9 +192,9 @@ class Connection:
             frame = splitter.next_frame()
         finally:
             if frame is None:
-                self._held.give_up(wanted)
+                self._services.held.give_up(wanted)
             else:
-                self._held.arrived(wanted)
+                self._services.held.arrived(wanted)
         return frame
 
     async def _receive_before(self, deadline: float) -> bool:
@@ -189,38 +207,72 @@ class Connection:
         raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
 
     def _timeout_message(self) -> str:
-        return f"a frame must be whole {self._frame_timeout_seconds:g} s after its first byte"
+        return f"a frame must be whole {self._services.frame_timeout_seconds:g} s after its first byte"
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def _take(self, frame: bytes) -> None:
         """Decides one frame. Its bytes stay held while an admitted request runs, and are given back otherwise."""
         parsed = parse(frame)
-        if isinstance(parsed, OperatorResolve | OperatorCheck):
-            self._held.give_back(len(frame))
+        if isinstance(parsed, Invocation | BrokenInvocation):
+            self._invoked(parsed, len(frame))
+            return
+        self._services.held.give_back(len(frame))
+        if isinstance(parsed, BadFrame):
+            self._outgoing.send(error_frame(parsed.code, parsed.message))
+        elif isinstance(parsed, OperatorResolve | OperatorCheck):
             self._under_way += 1
             self._replaying += 1
-            self._operate(parsed, self._start_replay, self._operated)
-            return
-        if isinstance(parsed, BadFrame):
-            decision: Decision = Answered(error_frame(parsed.code, parsed.message))
+            self._services.operate(self._standing, parsed, self._services.start_replay, self._operated)
         else:
-            decision = self._exchange.decide(parsed, self._callers)
+            self._asked(parsed)
+
+    def _invoked(self, invocation: Invocation | BrokenInvocation, held_bytes: int) -> None:
+        services = self._services
+        decision = services.exchange.decide(invocation, self._standing.callers, joins=self._joins)
         if isinstance(decision, Admitted):
-            self._under_way += 1
-            self._exchange.carry(decision, self._start_request, partial(self._carried, len(frame)))
+            key = decision.live.caller, decision.live.request_id
+            self._runs(key)
+            services.exchange.carry(decision, services.start_request, partial(self._carried, held_bytes, key))
+            self._listen_if_asked(key)
             return
-        self._held.give_back(len(frame))
+        services.held.give_back(held_bytes)
         if isinstance(decision, Answered):
-            self._send(decision.frame)
+            self._outgoing.send(decision.frame)
+        elif isinstance(decision, Joined):
+            key = decision.caller, decision.request_id
+            self._runs(key)
+            services.exchange.join(decision, partial(self._carried, 0, key))
+            self._listen_if_asked(key)
         else:
             self._under_way += 1
             self._coming_bytes += decision.length_bytes
             self._replaying += 1
-            self._start_replay(partial(self._replay, decision))
+            services.start_replay(partial(self._replay, decision))
 
-    def _carried(self, held_bytes: int, answer: bytes) -> None:
-        self._held.give_back(held_bytes)
+    def _asked(self, asked: FromClient) -> None:
+        """A frame that asks for no request to be run."""
+        exchange, callers = self._services.exchange, self._standing.callers
+        if isinstance(asked, TransportHello):
+            self._greeted(asked)
+        elif isinstance(asked, Quote):
+            self._outgoing.send(exchange.quote(asked, callers, joins=self._joins))
+        elif isinstance(asked, TransportCancel):
+            exchange.cancel(asked, callers)
+        else:
+            assert isinstance(asked, TransportStatus)
+            self._outgoing.send(self._services.report(self._standing))
+
+    def _runs(self, key: tuple[str, str]) -> None:
+        self._under_way += 1
+        if self._running is None:
+            self._running = set()
+        self._running.add(key)
+
+    def _carried(self, held_bytes: int, key: tuple[str, str], answer: bytes) -> None:
+        self._services.held.give_back(held_bytes)
+        assert self._running is not None, "what ends has run"
+        self._running.discard(key)
         self._finish(answer)
 
     def _operated(self, answer: bytes) -> None:
@@ -228,63 +280,88 @@ class Connection:
         self._finish(answer)
 
     async def _replay(self, replay: Replay) -> None:
-        answer = await self._exchange.replay(replay)
+        answer = await self._services.exchange.replay(replay)
         self._replaying -= 1
         self._coming_bytes -= replay.length_bytes
         self._finish(answer)
 
     def _finish(self, answer: bytes) -> None:
         self._under_way -= 1
-        self._send(answer)
+        self._outgoing.send(answer)
         self._wake()
 
-    # --- writing ----------------------------------------------------------------------------------------------
+    # --- what a hello asks for --------------------------------------------------------------------------------
 
-    def _send(self, frame: bytes) -> None:
-        if self._broken:
-            return
-        outgoing = framed(frame)
-        self._outgoing.append(outgoing)
-        self._unsent_bytes += len(outgoing)
-        if not self._writing:
-            self._writing = True
-            self._at_end_of_turn(self._write_now)
+    @property
+    def _joins(self) -> bool:
+        return self._hello is not None and self._hello.join
 
-    def _write_now(self) -> None:
-        """What the kernel takes without a wait, which is most answers; the rest is for a task."""
-        try:
-            while self._outgoing and not self._broken:
-                sent = self._stream.send_now(self._outgoing[0])
-                if sent < len(self._outgoing[0]):
-                    self._outgoing[0] = self._outgoing[0][sent:]
-                    self._unsent_bytes -= sent
-                    self._start_writer(self._write)
-                    return
-                self._outgoing.popleft()
-                self._unsent_bytes -= sent
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._broken = True
-        self._writing = False
-        self._wake()
+    def _greeted(self, hello: TransportHello) -> None:
+        """This hello stands in place of any before it, also for the requests of this connection that run."""
+        if hello.protocol != PROTOCOL:
+            why = f"protocol {hello.protocol} is asked for; this daemon speaks {PROTOCOL}"
+            raise _CutOff(error_frame("unsupported_protocol", why))
+        self._hello = hello
+        welcome = TransportWelcome(
+            schema_id=TRANSPORT_WELCOME,
+            protocol=PROTOCOL,
+            server=self._services.server,
+            callers=tuple(sorted(self._standing.callers)),
+            frame_bytes_max=self._services.frame_bytes_max,
+            stream_events=hello.stream_events,
+            join=hello.join,
+        )
+        self._outgoing.send(canonical.encode(welcome))
+        if hello.stream_events:
+            for key in self._running or ():
+                self._listen(key)
 
-    async def _write(self) -> None:
-        try:
-            while self._outgoing and not self._broken:
-                outgoing = self._outgoing.popleft()
-                await self._stream.send_all(outgoing)
-                self._unsent_bytes -= len(outgoing)
-                self._wake()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._broken = True
-        finally:
-            self._writing = False
-            self._wake()
+    def _listen_if_asked(self, key: tuple[str, str]) -> None:
+        """To a request of this connection, unless it has ended already."""
+        asked = self._hello is not None and self._hello.stream_events
+        if asked and self._running and key in self._running:
+            self._listen(key)
+
+    def _listen(self, key: tuple[str, str]) -> None:
+        self._services.exchange.hear(*key, self, self._live_events())
+
+    def _live_events(self) -> Hear:
+        """Takes one request's live events, as long as they are asked for. Behind one that is dropped none is sent:
+
+        what has come is the beginning of the answer, without gaps.
+        """
+        is_whole = True
+
+        def hear(frame: bytes) -> None:
+            nonlocal is_whole
+            if is_whole and self._hello is not None and self._hello.stream_events:
+                is_whole = self._outgoing.send_live(frame)
+
+        return hear
+
+    # --- how it ends ------------------------------------------------------------------------------------------
+
+    def _tell_cut(self, unsent_bytes: int) -> None:
+        peer = self._standing.peer
+        name = clean_message(self._hello.client)[:_NAME_CHARACTERS_MAX] if self._hello is not None else ""
+        self._services.log.warning(
+            "slow_reader_cut",
+            uid=peer.uid,
+            pid=peer.pid,
+            client=name,
+            unsent_bytes=unsent_bytes,
+            under_way=self._under_way,
+            now="its requests go on, and are there to be replayed",
+        )
 
     async def _cut_off(self, why: bytes) -> None:
         """Sends why, ends the sending side, and briefly discards what still comes, so that why can be read."""
+        outgoing = self._outgoing
         with trio.move_on_after(_DISCARD_SECONDS):
-            await self._until(lambda: self._broken or not self._writing)
-            self._broken = True  # an answer that finishes from here on is not written: the caller can replay it
+            await self._until(lambda: outgoing.broken or not outgoing.writing)
+            if outgoing.broken:
+                return
+            outgoing.broken = True  # an answer that finishes from here on is not written: the caller can replay it
             try:
                 await self._stream.send_all(framed(why))
                 await self._stream.send_eof()
@@ -294,9 +371,11 @@ class Connection:
                 return
 
     def _wake(self) -> None:
-        self._changed.set()
+        if self._changed is not None:
+            self._changed.set()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._changed = trio.Event()
             await self._changed.wait()
+            self._changed = None

@@ -36,15 +36,17 @@ from sidecar.connectors.promise import Connector, Serving
 from sidecar.ledger.face import LedgerFace
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
+from sidecar.ops.version import version_of_sidecar
 from sidecar.rules.reservations import Limits, Reservations
 from sidecar.rules.windows import Account
 from sidecar.service.arrivals import Arrivals
-from sidecar.service.connection import Connection
+from sidecar.service.connection import Connection, Services
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
 from sidecar.service.operators import Operators
-from sidecar.service.peer import Peer
+from sidecar.service.peer import Standing
+from sidecar.service.status import Status
 from sidecar.service.stream import SocketStream
 from sidecar.service.tasks import Tasks
 from sidecar.service.turn import EndOfTurn
@@ -136,6 +138,9 @@ class Daemon:
         self._exchange = Exchange(
             config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._turn.later
         )
+        self._reservations = reservations
+        self._clock_unix_ms = clock_unix_ms
+        self._server = f"sidecar {version_of_sidecar()}"
         self._operators = Operators(
             config, ledger, reservations, log, clock_unix_ms, self._stop_for_mismatch, self._wake
         )
@@ -185,10 +190,20 @@ class Daemon:
 
     async def _serve_until_an_end(self, bound: Bound, last_patience: threading.Timer) -> int:
         self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
+        status = Status(
+            self._config,
+            self._ledger,
+            self._reservations,
+            self._clock_unix_ms,
+            server=self._server,
+            connections=lambda: self._doorkeeper.connections,
+            draining=lambda: self._exchange.draining,
+        )
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
         with Arrivals() as self._arrivals:
             async with trio.open_nursery() as connections:
                 self._writers = Tasks(connections, self._wake)
+                self._services = self._services_with(status)
                 connections.start_soon(self._arrivals.serve)
                 connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
                 self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
@@ -198,6 +213,23 @@ class Daemon:
                 connections.cancel_scope.cancel()
         return code
 
+    def _services_with(self, status: Status) -> Services:
+        daemon = self._config.daemon
+        return Services(
+            exchange=self._exchange,
+            held=self._held,
+            operate=self._operators.take,
+            report=status.report,
+            log=self._log,
+            server=self._server,
+            frame_bytes_max=daemon.frame_bytes_max,
+            frame_timeout_seconds=daemon.frame_timeout_seconds,
+            start_request=self._requests.start_soon,
+            start_replay=self._replays.start_soon,
+            start_writer=self._writers.start_soon,
+            at_end_of_turn=self._turn.soon,
+        )
+
     async def _count_signals(self, signals: AsyncIterator[int]) -> None:
         """The first one begins the drain, a second one ends its patience, any more change nothing."""
         async for _ in signals:
@@ -205,21 +237,8 @@ class Daemon:
             self._listeners_of_stop.set()
             self._changed.unpark_all()
 
-    async def _serve(self, stream: trio.SocketStream, callers: frozenset[str], peer: Peer, is_operator: bool) -> None:
-        daemon = self._config.daemon
-        connection = Connection(
-            SocketStream.taken_from(stream, self._arrivals),
-            callers,
-            self._exchange,
-            self._held,
-            frame_bytes_max=daemon.frame_bytes_max,
-            frame_timeout_seconds=daemon.frame_timeout_seconds,
-            start_request=self._requests.start_soon,
-            start_replay=self._replays.start_soon,
-            start_writer=self._writers.start_soon,
-            at_end_of_turn=self._turn.soon,
-            operate=partial(self._operators.take, peer, is_operator),
-        )
+    async def _serve(self, stream: trio.SocketStream, standing: Standing) -> None:
+        connection = Connection(SocketStream.taken_from(stream, self._arrivals), standing, self._services)
         try:
             await connection.serve()
         finally:

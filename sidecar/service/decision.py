@@ -1,4 +1,4 @@
-"""What a frame can be decided to be: answered, on record, or admitted."""
+"""What a frame can be decided to be: answered, on record, running already, or admitted."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ class Replay(Struct, frozen=True):
         return self.recorded.completed.length if self.recorded.completed else 0
 
 
+class Joined(Struct, frozen=True):
+    """Decided: this very request is running, and its answer will be this one's too."""
+
+    caller: str
+    request_id: str
+
+
 class Admitted(Struct, frozen=True, kw_only=True):
     """Decided: this request holds its slot and its worst case, and is to be carried."""
 
@@ -38,4 +45,4 @@ class Admitted(Struct, frozen=True, kw_only=True):
     deadline: float  # on Trio's clock, seconds
 
 
-Decision = Answered | Replay | Admitted
+Decision = Answered | Replay | Joined | Admitted

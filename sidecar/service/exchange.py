@@ -1,8 +1,9 @@
 """One exchange: what is decided about a read frame. Only this module knows the order of the rules.
 
 `decide` is rules 1 to 13 in the contract's order and awaits nothing, so that a
-replay look-up, a slot and a reservation are one decision. What follows for an
-admitted request is `sidecar.service.carrier`. Source: CONTRACT section 3.
+replay look-up, a slot and a reservation are one decision. `quote` asks the same
+rules and takes nothing. What follows for an admitted request is
+`sidecar.service.carrier`. Source: CONTRACT sections 1 and 3.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from msgspec import Struct
 from sidecar.config.values import Caller, Config, Model
 from sidecar.connectors.promise import Connector, Lowered, Rejected
 from sidecar.contract import canonical
-from sidecar.contract.frames import BrokenInvocation, Invocation
+from sidecar.contract.client_frames import TRANSPORT_QUOTED, TransportCancel, TransportQuoted
+from sidecar.contract.frames import BrokenInvocation, Invocation, Quote
 from sidecar.contract.values import (
     BeginRecord,
     PriceRow,
@@ -30,8 +32,8 @@ from sidecar.ops.log import Log
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 from sidecar.rules.reservations import Live, Reservations
-from sidecar.service.carrier import Carrier
-from sidecar.service.decision import Admitted, Answered, Decision, Replay
+from sidecar.service.carrier import Carrier, GiveAnswer, Hear
+from sidecar.service.decision import Admitted, Answered, Decision, Joined, Replay
 from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.refusal_lines import RefusalLines
 from sidecar.service.tasks import Start
@@ -39,7 +41,9 @@ from sidecar.service.turn import Act
 
 
 class Refused(Exception):
-    """A rule applies: its refusal, and for the log what was needed."""
+    """A rule applies: its refusal, and for the log what was needed. From rule 8 on the worst case is known."""
+
+    worst_case_micro_usd: int | None = None
 
     def __init__(self, refusal: Refusal, why: str) -> None:
         super().__init__(why)
@@ -53,6 +57,14 @@ class _Terms(Struct, frozen=True):
     rows: tuple[PriceRow, ...]
     input_bound_tokens: int
     worst_case_micro_usd: int
+
+
+class _Ready(Struct, frozen=True):
+    """No rule applies: what is reserved and sent."""
+
+    terms: _Terms
+    lowered: Lowered
+    states_dropped: int
 
 
 def _refuse(refusal: Refusal, why: str | None) -> None:
@@ -86,27 +98,59 @@ class Exchange:
 
     # --- rules 1 to 13 and the reservation: one decision, nothing awaited -------------------------------------
 
-    def decide(self, frame: Invocation | BrokenInvocation, callers: frozenset[str]) -> Decision:
-        """The first rule of section 3 that applies, for a peer that may call as `callers`."""
+    def decide(self, frame: Invocation | BrokenInvocation, callers: frozenset[str], *, joins: bool = False) -> Decision:
+        """The first rule of section 3 that applies, for a peer that may call as `callers`, and may join."""
         caller_id, request_id = _ids(frame)
         try:
-            return self._decide(frame, caller_id, request_id, callers)
+            now_unix_ms = self._clock_unix_ms()
+            _, weighed = self._weighed(frame, callers, joins, now_unix_ms)
+            if not isinstance(weighed, _Ready):
+                return weighed
+            if self.draining:
+                return Answered(error_frame("shutting_down", "the daemon is stopping", caller_id, request_id))
+            assert isinstance(frame, Invocation), "what is no invocation is Malformed"
+            return self._reserve(frame, weighed, now_unix_ms)  # 14 begins here, in memory
         except Refused as refusal:
             self._refusals.tell(refusal.refusal, caller_id, request_id, str(refusal))
             return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
-        except LedgerUnavailable as fault:
-            return Answered(unreadable(self._log, fault, caller_id, request_id))
-        except AssertionError:
-            raise  # a broken invariant ends the daemon
-        except Exception as bug:  # nothing is reserved yet: that is the last step
-            self._log.error("internal", caller=caller_id, request=request_id, error=bug)
-            why = f"a bug in the daemon: {type(bug).__name__}"
-            return Answered(error_frame("internal", why, caller_id, request_id))
+        except Exception as fault:
+            return Answered(self._fault(fault, caller_id, request_id))
 
-    def _decide(
-        self, frame: Invocation | BrokenInvocation, caller_id: str, request_id: str, callers: frozenset[str]
-    ) -> Decision:
-        now_unix_ms = self._clock_unix_ms()
+    def quote(self, quote: Quote, callers: frozenset[str], *, joins: bool) -> bytes:
+        """The frame that says what `decide` would, but for a ledger or a drain that takes no begin."""
+        caller_id, request_id = _ids(quote.invocation)
+        refusal: Refusal | None = None
+        worst_case: int | None
+        try:
+            worst_case, _ = self._weighed(quote.invocation, callers, joins, self._clock_unix_ms())
+        except Refused as refused_it:
+            refusal, worst_case = refused_it.refusal, refused_it.worst_case_micro_usd
+            self._refusals.tell(refusal, caller_id, request_id, str(refused_it), quoted=True)
+        except Exception as fault:
+            return self._fault(fault, caller_id, request_id)
+        quoted = TransportQuoted(
+            schema_id=TRANSPORT_QUOTED,
+            caller_runtime_id=caller_id,
+            request_id=request_id,
+            refusal=refusal,
+            worst_case_micro_usd=worst_case,
+        )
+        return canonical.encode(quoted)
+
+    def _fault(self, fault: Exception, caller_id: str, request_id: str) -> bytes:
+        """What can't be decided, as a transport error; a broken invariant ends the daemon."""
+        if isinstance(fault, LedgerUnavailable):
+            return unreadable(self._log, fault, caller_id, request_id)
+        if isinstance(fault, AssertionError):
+            raise fault
+        self._log.error("internal", caller=caller_id, request=request_id, error=fault)  # nothing is reserved yet
+        return error_frame("internal", f"a bug in the daemon: {type(fault).__name__}", caller_id, request_id)
+
+    def _weighed(
+        self, frame: Invocation | BrokenInvocation, callers: frozenset[str], joins: bool, now_unix_ms: int
+    ) -> tuple[int, Replay | Joined | _Ready]:
+        """The worst case in micro-USD, and what no rule stands against. Raises Refused. Takes nothing."""
+        caller_id, request_id = _ids(frame)
         caller = self._config.callers.get(caller_id)
         if caller is None or caller_id not in callers:
             raise Refused("IdentitySubstitution", "this peer may not call as this caller")  # 1
@@ -123,16 +167,18 @@ class Exchange:
             model = self._rules_4_to_7(frame, caller, now_unix_ms)
             terms = _terms(frame, model, now_unix_ms)
             reserved = terms.worst_case_micro_usd
-        _refuse("CostBound", admission.over_cost(reserved, max_cost_micro_usd=asked.max_cost_micro_usd))  # 8
-        if on_record is not None:
-            return Replay(caller_id, request_id, _rule_9(frame.identity, on_record))
-        assert terms is not None, "a request on record is answered by rule 9"
-        lowered, dropped = self._rules_10_and_11(asked.request, caller, terms.model)
-        _refuse("Capacity", self._reservations.full(caller_id, terms.model.connector))  # 12
-        _refuse("SpendCeiling", self._reservations.over_ceiling(caller_id, now_unix_ms, reserved))  # 13
-        if self.draining:
-            return Answered(error_frame("shutting_down", "the daemon is stopping", caller_id, request_id))
-        return self._reserve(frame, terms, lowered, dropped, now_unix_ms)  # 14 begins here, in memory
+        try:
+            _refuse("CostBound", admission.over_cost(reserved, max_cost_micro_usd=asked.max_cost_micro_usd))  # 8
+            if on_record is not None:
+                return reserved, _rule_9(frame.identity, on_record, caller_id, request_id, joins)
+            assert terms is not None, "a request on record is answered by rule 9"
+            ready = self._rules_10_and_11(asked.request, caller, terms)
+            _refuse("Capacity", self._reservations.full(caller_id, terms.model.connector))  # 12
+            _refuse("SpendCeiling", self._reservations.over_ceiling(caller_id, now_unix_ms, reserved))  # 13
+        except Refused as refusal:
+            refusal.worst_case_micro_usd = reserved
+            raise
+        return reserved, ready
 
     def _on_record(self, caller_id: str, request_id: str) -> Live | Recorded | None:
         """What there is under this id, from its reservation in memory on; nothing changes it while we decide."""
@@ -157,7 +203,8 @@ class Exchange:
         _refuse("OutputBound", over)  # 7
         return model
 
-    def _rules_10_and_11(self, request: ProviderRequest, caller: Caller, model: Model) -> tuple[Lowered, int]:
+    def _rules_10_and_11(self, request: ProviderRequest, caller: Caller, terms: _Terms) -> _Ready:
+        model = terms.model
         usable, dropped = admission.without_foreign_states(request, model.connector)
         if dropped and caller.foreign_reasoning == "refuse":
             raise Refused("ForeignReasoningState", f"{dropped} reasoning states are not of {model.connector}")  # 10
@@ -167,10 +214,11 @@ class Exchange:
             lowered = self._connectors[model.connector].lower(usable, model.upstream, model.settings)
         except Rejected as rejected:
             raise Refused("ProviderRejected", str(rejected)) from rejected  # 11
-        return lowered, dropped + lowered.states_dropped
+        return _Ready(terms, lowered, dropped + lowered.states_dropped)
 
-    def _reserve(self, frame: Invocation, terms: _Terms, lowered: Lowered, dropped: int, now_unix_ms: int) -> Admitted:
-        asked, request, model = frame.value, frame.value.request, terms.model
+    def _reserve(self, frame: Invocation, ready: _Ready, now_unix_ms: int) -> Admitted:
+        asked, request, terms = frame.value, frame.value.request, ready.terms
+        model = terms.model
         connector = self._config.connectors[model.connector]
         live = Live(
             caller=asked.caller_runtime_id,
@@ -194,13 +242,13 @@ class Exchange:
             input_bound_tokens=terms.input_bound_tokens,
             max_output_tokens=request.max_output_tokens,
             reservation_micro_usd=terms.worst_case_micro_usd,
-            foreign_reasoning_dropped=dropped,
+            foreign_reasoning_dropped=ready.states_dropped,
             prices=terms.rows,
             cache_retention=request.cache_retention,
         )
         self._reservations.take(live)
         left_seconds = min((asked.expires_at_unix_ms - now_unix_ms) / 1000, connector.time_limit_seconds)
-        return Admitted(live=live, begin=begin, lowered=lowered, deadline=trio.current_time() + left_seconds)
+        return Admitted(live=live, begin=begin, lowered=ready.lowered, deadline=trio.current_time() + left_seconds)
 
     # --- step 14 and after ------------------------------------------------------------------------------------
 
@@ -209,9 +257,22 @@ class Exchange:
         """Requests that have been admitted and have not ended."""
         return len(self._reservations)
 
-    def carry(self, admitted: Admitted, start: Start, answer: Callable[[bytes], None]) -> None:
+    def carry(self, admitted: Admitted, start: Start, answer: GiveAnswer) -> None:
         """From begin to answer, as `Carrier.carry` says."""
         self._carrier.carry(admitted, start, answer)
+
+    def join(self, joined: Joined, answer: GiveAnswer) -> None:
+        """`answer` is given what the request that runs will be answered."""
+        self._carrier.join((joined.caller, joined.request_id), answer)
+
+    def hear(self, caller: str, request_id: str, who: object, hear: Hear) -> None:
+        """The live events of a running request from here on, as `Carrier.hear` says."""
+        self._carrier.hear((caller, request_id), who, hear)
+
+    def cancel(self, cancel: TransportCancel, callers: frozenset[str]) -> None:
+        """Nothing, where it does not run or the peer may not call as its caller."""
+        if cancel.caller_runtime_id in callers:
+            self._carrier.cancel((cancel.caller_runtime_id, cancel.request_id))
 
     # --- replay and stopping ----------------------------------------------------------------------------------
 
@@ -257,12 +318,14 @@ def _reserved_before(frame: Invocation | BrokenInvocation, on_record: Live | Rec
     return on_record.reservation_micro_usd
 
 
-def _rule_9(identity: bytes, on_record: Live | Recorded) -> Recorded:
-    """The completed request whose answer is to be replayed; anything else on record is refused."""
+def _rule_9(identity: bytes, on_record: Live | Recorded, caller: str, request_id: str, joins: bool) -> Replay | Joined:
+    """The completed request whose answer is to be replayed, or the running one to join; else it is refused."""
     if on_record.identity != identity:
         raise Refused("ReplayConflict", "another invocation is on record under this id")
     if isinstance(on_record, Live):
+        if joins:
+            return Joined(caller, request_id)
         raise Refused("InFlight", "this request is running")
     if on_record.completed is None:
         raise Refused("Indeterminate", "this request began, and how it ended is not known")
-    return on_record
+    return Replay(caller, request_id, on_record)

@@ -25,7 +25,7 @@ from sidecar.contract.values import TransportErrorCode
 from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
-from sidecar.service.peer import Peer, may_act, read_peer
+from sidecar.service.peer import Peer, Standing, may_act, read_peer
 
 _BACKLOG: Final = 128
 _FAREWELL_SECONDS: Final = 1.0
@@ -92,7 +92,7 @@ class Bound:
             return
 
 
-Serve = Callable[[trio.SocketStream, frozenset[str], Peer, bool], Awaitable[None]]  # the last one: is it an operator?
+Serve = Callable[[trio.SocketStream, Standing], Awaitable[None]]
 
 
 class Doorkeeper:
@@ -126,8 +126,8 @@ class Doorkeeper:
             self._log.warning("peer_unknown", why=str(error))
             await self._turn_away(stream, "not_admitted", "the kernel doesn't say who is calling")
             return
-        callers, is_operator = self.callers_of(peer), self._is_operator(peer)
-        if not callers and not is_operator:
+        standing = Standing(peer=peer, callers=self.callers_of(peer), is_operator=self._is_operator(peer))
+        if not standing.callers and not standing.is_operator:
             self._log.warning("not_admitted", uid=peer.uid, pid=peer.pid)
             await self._turn_away(stream, "not_admitted", f"uid {peer.uid} may call as nobody here")
             return
@@ -139,7 +139,7 @@ class Doorkeeper:
         self._connections += 1
         self._by_user[peer.uid] += 1
         try:
-            await self._serve(stream, callers, peer, is_operator)
+            await self._serve(stream, standing)
         finally:
             self._connections -= 1
             self._by_user[peer.uid] -= 1

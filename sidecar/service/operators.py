@@ -47,7 +47,7 @@ from sidecar.rules.reservations import Reservations
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.errors import error_frame, unreadable
-from sidecar.service.peer import Peer
+from sidecar.service.peer import Peer, Standing
 from sidecar.service.resolution import resolved_record, why_not
 from sidecar.service.tasks import Start
 
@@ -91,9 +91,10 @@ class Operators:
         """A check under way is given up, and none begins."""
         self._stopped = why
 
-    def take(self, peer: Peer, is_operator: bool, asked: OperatorFrame, start: Start, answer: GiveAnswer) -> None:
+    def take(self, standing: Standing, asked: OperatorFrame, start: Start, answer: GiveAnswer) -> None:
         """Decides one frame of this peer. `answer` is called once, perhaps at once."""
-        if not is_operator:
+        peer = standing.peer
+        if not standing.is_operator:
             self._tell_of_stranger(peer)
             answer(_refused(asked, "not_admitted", "this peer is no operator here"))
         elif self._ledger.poisoned is not None:

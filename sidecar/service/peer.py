@@ -50,6 +50,14 @@ class Peer(Struct, frozen=True, kw_only=True):
         return self.pid <= 0 or self.uid < 0 or self.uid == NOBODY_UID
 
 
+class Standing(Struct, frozen=True, kw_only=True):
+    """Who is at the other end of a connection, and what the configuration lets it be."""
+
+    peer: Peer
+    callers: frozenset[str]
+    is_operator: bool = False
+
+
 class ConnectedSocket(Protocol):
     """As much of a socket as this module asks; the standard library's and Trio's both do."""
 

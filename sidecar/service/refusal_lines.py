@@ -21,7 +21,8 @@ class RefusalLines:
         self._told = 0
         self._untold = 0
 
-    def tell(self, refusal: Refusal, caller: str, request: str, why: str) -> None:
+    def tell(self, refusal: Refusal, caller: str, request: str, why: str, *, quoted: bool = False) -> None:
+        """`quoted`: it was only asked for, so nobody was refused."""
         second = self._clock_unix_ms() // 1000
         if second != self._second:
             self.settle()
@@ -30,7 +31,8 @@ class RefusalLines:
             self._untold += 1
             return
         self._told += 1
-        self._log.info("refused", refusal=refusal, caller=caller, request=request, why=why)
+        told = "quoted_refusal" if quoted else "refused"
+        self._log.info(told, refusal=refusal, caller=caller, request=request, why=why)
 
     def settle(self) -> None:
         """Says how many were passed over."""

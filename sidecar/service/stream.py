@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol, Self
 
 import outcome
@@ -27,11 +28,15 @@ class Stream(Protocol):
         """How many bytes were taken at once, perhaps none. Not while a `send_all` is under way."""
         ...
 
-    async def send_all(self, outgoing: bytes) -> None: ...
+    async def send_all(self, outgoing: bytes | memoryview) -> None: ...
     async def receive_some(self, max_bytes: int) -> bytes | bytearray: ...
 
     async def receive_each(self, take: Callable[[bytes], bool]) -> None:
         """Gives what comes to `take`, and b"" at the end, until that returns False; what it raises is raised here."""
+        ...
+
+    def hang_up(self) -> None:
+        """Ends both directions now: whoever reads here or there finds the end. `aclose` is still wanted."""
         ...
 
     async def send_eof(self) -> None: ...
@@ -60,7 +65,7 @@ class SocketStream:
         except OSError as error:
             raise trio.BrokenResourceError from error
 
-    async def send_all(self, outgoing: bytes) -> None:
+    async def send_all(self, outgoing: bytes | memoryview) -> None:
         rest = memoryview(outgoing)
         while True:
             await trio.lowlevel.wait_writable(self._socket)
@@ -113,6 +118,10 @@ class SocketStream:
     def _heard_enough(self, how: outcome.Outcome[None]) -> None:
         if (listener := self._leave()) is not None:
             trio.lowlevel.reschedule(listener, how)
+
+    def hang_up(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -146,7 +146,7 @@ def test_f11_text_and_calls_that_overlap_keep_their_own_pieces_and_the_order_of_
 def test_the_first_open_block_speaks_at_once_and_what_stands_behind_it_waits() -> None:
     heard: list[str] = []
     answer = Answer(
-        frozenset(), 1000, on_event=lambda event: heard.append(event.text_delta.text if event.text_delta else "-")
+        frozenset(), 1000, on_event=lambda _, event: heard.append(event.text_delta.text if event.text_delta else "-")
     )
     lift = lift_of(answer)
     for each in (begun(), opened(0, "thinking"), opened(1, "text"), piece(1, "text_delta", text="late")):

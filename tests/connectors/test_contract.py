@@ -95,7 +95,7 @@ async def test_events_are_heard_as_they_come(made: Made) -> None:
     heard: list[v.TransportEventPayload] = []
     async with made("calls") as connector:
         lowered = connector.lower(a_request(), "tiny")
-        answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX, on_event=heard.append)
+        answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX, on_event=lambda _, event: heard.append(event))
         await connector.exchange(lowered, answer)
     assert [event.text_delta.text for event in heard if event.text_delta] == list(TEXT)
     assert [event.tool_call.name for event in heard if event.tool_call] == ["look"]
@@ -140,7 +140,7 @@ async def test_cancelled_it_lets_the_cancellation_pass_and_says_no_end_of_its_ow
     async with made("hangs") as connector:
         lowered = connector.lower(a_request(), "tiny")
         spoken = trio.Event()
-        answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX, on_event=lambda _: spoken.set())
+        answer = Answer(lowered.call_ids, RESPONSE_BYTES_MAX, on_event=lambda *_: spoken.set())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connector.exchange, lowered, answer)
             await spoken.wait()

@@ -156,7 +156,7 @@ async def running_family() -> AsyncIterator[tuple[Process, int]]:
     async with process("family") as connector, trio.open_nursery() as nursery:
         lowered = connector.lower(build.request(), "tiny")
         spoken = trio.Event()
-        answer = Answer(lowered.call_ids, 100_000, on_event=lambda _: spoken.set())
+        answer = Answer(lowered.call_ids, 100_000, on_event=lambda *_: spoken.set())
         nursery.start_soon(connector.exchange, lowered, answer)
         with trio.fail_after(20):
             await spoken.wait()

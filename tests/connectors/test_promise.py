@@ -89,7 +89,7 @@ def test_the_bound_counts_bytes_of_text_of_calls_and_of_states() -> None:
 
 def test_a_credential_that_the_provider_says_stands_in_no_event_also_where_it_came_in_pieces() -> None:
     heard: list[str] = []
-    answer = Answer(frozenset(), 1000, on_event=lambda payload: heard.append(repr(payload)))
+    answer = Answer(frozenset(), 1000, on_event=lambda _, payload: heard.append(repr(payload)))
     answer.hide("sk-canary-123")
     for piece in ("your key is sk-can", "ary-123, keep it; sk-canary-123!"):
         answer.text(piece)

@@ -59,7 +59,7 @@ def script(tmp_path: Path, text: str) -> Scripted:
 async def test_it_says_the_last_user_text_word_by_word() -> None:
     heard: list[str] = []
     lowered = Scripted().lower(build.request(build.text("no"), build.text("well  met,\nfriend ")), "echo-1")
-    answer = Answer(frozenset(), 1000, on_event=lambda event: heard.append(event.text_delta.text))
+    answer = Answer(frozenset(), 1000, on_event=lambda _, event: heard.append(event.text_delta.text))
     await Scripted().exchange(lowered, answer)
     assert heard == ["well  ", "met,\n", "friend "]
     assert end(answer).stop_reason == "end_turn"

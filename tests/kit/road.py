@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from sidecar.connectors.scripted import Scripted
 from sidecar.contract import frames
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.log import Log
-from sidecar.service.connection import Connection
+from sidecar.service.connection import Connection, Services
 from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.operators import Operators, ReadAgain
-from sidecar.service.peer import Peer
+from sidecar.service.peer import Peer, Standing
+from sidecar.service.status import Status
 from sidecar.service.stream import RECEIVE_BYTES_MAX
 
 CONFIG = """
@@ -152,6 +152,10 @@ class InMemory:
             pass
         await trio.lowlevel.checkpoint()  # as with a socket, who listened goes on in a later turn
 
+    def hang_up(self) -> None:
+        self._stream.receive_stream.close()
+        self._stream.send_stream.close()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
@@ -200,6 +204,16 @@ class Road:
             read_again=read_again,
         )
 
+        self.status = Status(
+            self.config,
+            self.ledger,
+            self.reservations,
+            lambda: self.now,
+            server="sidecar test",
+            connections=lambda: 1,
+            draining=lambda: self.exchange.draining,
+        )
+
     def found_mismatch(self) -> None:
         self.mismatches_found += 1
 
@@ -243,21 +257,23 @@ class Road:
 
     def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Connection:
         terms: dict[str, Any] = {"frame_bytes_max": 1_000_000, "frame_timeout_seconds": 10, **changes}
-        held = terms.pop("held", None) or HeldBytes(1 << 30)
         callers = terms.pop("callers", frozenset({"dungeon", "other"}))
         operator = terms.pop("operator", None)
-        return Connection(
-            stream if hasattr(stream, "send_now") else InMemory(stream),
-            callers,
-            self.exchange,
-            held,
+        services = Services(
+            exchange=self.exchange,
+            held=terms.pop("held", None) or HeldBytes(1 << 30),
+            operate=self.operators.take,
+            report=self.status.report,
+            log=Log(self.log, "text"),
+            server="sidecar test",
             start_request=nursery.start_soon,
             start_replay=nursery.start_soon,
             start_writer=nursery.start_soon,
             at_end_of_turn=lambda act: act(),
-            operate=partial(self.operators.take, operator or STRANGER, operator is not None),
             **terms,
         )
+        standing = Standing(peer=operator or STRANGER, callers=callers, is_operator=operator is not None)
+        return Connection(stream if hasattr(stream, "send_now") else InMemory(stream), standing, services)
 
 
 def said(frame: bytes) -> str:

@@ -170,9 +170,9 @@ async def test_others_run_between_the_frames_that_one_read_brings() -> None:
         def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Any:
             decide = self.exchange.decide
 
-            def watched(*arguments: Any) -> Any:
+            def watched(*arguments: Any, joins: bool) -> Any:
                 decided_in.append(turn)
-                return decide(*arguments)
+                return decide(*arguments, joins=joins)
 
             self.exchange.decide = watched  # watched, not replaced: it decides as before
             return super().connection(stream, nursery, **changes)

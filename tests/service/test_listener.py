@@ -21,7 +21,7 @@ from sidecar.config.values import Config, PeerRule
 from sidecar.ops.log import Log
 from sidecar.service import listener
 from sidecar.service.listener import Bound, Doorkeeper, SocketUnavailable, bind
-from sidecar.service.peer import Peer, read_peer
+from sidecar.service.peer import Peer, Standing, read_peer
 
 
 def mode_of(path: Path) -> int:
@@ -163,9 +163,9 @@ class House:
         self.operators: list[Peer | None] = []
         self.left = 0
 
-    async def serve(self, stream: trio.SocketStream, callers: frozenset[str], peer: Peer, is_operator: bool) -> None:
-        self.let_in.append(callers)
-        self.operators.append(peer if is_operator else None)
+    async def serve(self, stream: trio.SocketStream, standing: Standing) -> None:
+        self.let_in.append(standing.callers)
+        self.operators.append(standing.peer if standing.is_operator else None)
         while await stream.receive_some():
             pass
         await stream.aclose()

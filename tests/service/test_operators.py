@@ -27,7 +27,7 @@ from sidecar.ledger.faults import SEAL_AGAIN, LedgerDamaged, LedgerUnavailable, 
 from sidecar.rules.conservation import Tally
 from sidecar.rules.framing import framed
 from sidecar.service.decision import Admitted
-from sidecar.service.peer import Peer
+from sidecar.service.peer import Peer, Standing
 
 ADA = Peer(pid=4711, uid=1234, gids=frozenset({1234}))
 CHECK = OperatorCheck(schema_id=OPERATOR_CHECK)
@@ -73,8 +73,7 @@ class Asking:
 
     def ask(self, frame: OperatorFrame) -> None:
         self._road.operators.take(
-            self._peer or STRANGER,
-            self._peer is not None,
+            Standing(peer=self._peer or STRANGER, callers=frozenset(), is_operator=self._peer is not None),
             frame,
             self._nursery.start_soon,
             lambda answer: self.answers.append(msgpack.unpackb(answer)),

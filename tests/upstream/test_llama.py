@@ -151,7 +151,7 @@ async def test_i1_cancelled_it_frees_the_servers_slot(tmp_path: Path, kind: str,
     async with connected(llama_server, kind, tmp_path) as server:
         lowered = server.lower(build.request(max_output_tokens=500))
         with trio.CancelScope() as scope:
-            answer = Answer(lowered.call_ids, 1_000_000, on_event=lambda _: scope.cancel())
+            answer = Answer(lowered.call_ids, 1_000_000, on_event=lambda *_: scope.cancel())
             await server.connector.exchange(lowered, answer)
         with trio.fail_after(10):
             while (await trio.to_thread.run_sync(counted, llama_server)).running:
