@@ -257,16 +257,42 @@ def test_the_status_says_what_was_spent(driver: Driver, tmp_path: Path) -> None:
     assert [model["name"] for model in status["status"]["models"]] == ["npc"]
 
 
-def test_a_cancelled_request_ends_now_and_says_what_it_cost(driver: Driver, tmp_path: Path) -> None:
-    write_config(tmp_path, script="[[rule]]\nhang = true")
-    with running_daemon(tmp_path) as daemon:
-        [ended, cancelled] = driver.play(
-            daemon.socket_path, asked("invoke", "r1"), {"do": "cancel", "request_id": "r1"}
-        )
-    assert cancelled == {"cancelled": True}
+def test_a_cancelled_request_ends_now_and_says_what_it_cost(compiled: Path, driver: Driver, tmp_path: Path) -> None:
+    write_config(tmp_path, script='[[rule]]\ndeltas = ["so far"]\nhang = true')
+    with running_daemon(tmp_path) as daemon, Driver(compiled) as other:
+        driver.start(daemon.socket_path, asked("stream", "r1"))
+        assert text_of([driver.read()["event"]]) == "so far"
+        assert other.play(daemon.socket_path, {"do": "cancel", "request_id": "r1"}) == [{"cancelled": True}]
+        [ended] = driver.outcomes()
     receipt = ended["transported"]["receipt"]
     assert receipt["outcome"]["Failed"]["kind"] == "timeout"
     assert receipt["cost_micro_usd"] > 0
+    assert text_of(ended["transported"]["events"]) == "so far"
+
+
+def test_a_request_is_cancelled_on_the_connection_that_asked(driver: Driver, tmp_path: Path) -> None:
+    write_config(tmp_path, script="[[rule]]\nhang = true")
+    with running_daemon(tmp_path) as daemon:
+        cancel = {"do": "cancel", "request_id": "r1"}
+        [ended, cancelled] = driver.play(daemon.socket_path, asked("invoke", "r1"), cancel)
+    assert ended["transported"]["receipt"]["outcome"]["Failed"]["kind"] == "timeout"
+    assert cancelled == {"cancelled": True}
+
+
+def test_a_request_that_runs_is_joined_by_the_same_bytes(compiled: Path, driver: Driver, tmp_path: Path) -> None:
+    write_config(tmp_path, script='[[rule]]\ndeltas = ["so far"]\nhang = true')
+    stream = asked("stream", "r1")
+    with running_daemon(tmp_path) as daemon, Driver(compiled) as other:
+        driver.start(daemon.socket_path, stream)
+        assert text_of([driver.read()["event"]]) == "so far"
+        [conflict] = other.play(daemon.socket_path, {**stream, "do": "invoke", "max_cost_micro_usd": 10**9 + 1})
+        assert conflict == {"refused": "ReplayConflict"}
+        [both, cancelled] = other.play(
+            daemon.socket_path, {**stream, "do": "invoke"}, {"do": "cancel", "request_id": "r1"}
+        )
+        assert cancelled == {"cancelled": True}
+        assert driver.outcomes() == [both]
+    assert both["transported"]["receipt"]["outcome"]["Failed"]["kind"] == "timeout"
 
 
 def test_a_daemon_that_comes_late_is_found(driver: Driver, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ test("live events that are not the beginning of the result are told, and the res
   const stream = client.stream(newRequest("npc", "hi"));
   await assert.rejects(async () => {
     for await (const _ of stream);
-  }, NotADaemon);
+  }, (told) => told instanceof NotADaemon && told.retry === "same_bytes");
   assert.equal((await stream.result).text, "Who goes there?");
 });
 
@@ -272,6 +272,23 @@ test("a stream that ends badly gives its events, then throws, and so does its re
   }, RequestFailed);
   assert.equal(textOf(told), "half");
   await fault(stream.result, RequestFailed);
+});
+
+test("an end without the events that came live is told as what it is", async (t) => {
+  const failed = { Failed: { kind: "result_size", message: "too much" } } as const;
+  const daemon = await fake(t, (connection, frame) => {
+    connection.say(connection.event(frame, 0, text("so far")));
+    const isLarge = ids(frame).request_id === "large";
+    connection.say(isLarge ? connection.result(frame, [], failed) : connection.refused(frame, "Indeterminate"));
+  });
+  const client = await connected(t, daemon.path);
+  for (const [requestId, kind] of [["large", RequestFailed], ["crashed", Refused]] as const) {
+    const told: TransportEvent[] = [];
+    await assert.rejects(async () => {
+      for await (const event of client.stream(newRequest("npc", "hi", { requestId }))) told.push(event);
+    }, kind);
+    assert.equal(textOf(told), "so far");
+  }
 });
 
 test("the same bytes share one frame, other bytes under their id are refused unsent", async (t) => {

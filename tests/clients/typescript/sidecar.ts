@@ -393,10 +393,12 @@ export class Disconnected extends SidecarError {
   }
 }
 
+const NOT_A_DAEMON_ADVICE = "look at the socket's path; an invocation that was sent is safe to send again";
+
 /** What listens there says what no daemon says. */
 export class NotADaemon extends SidecarError {
-  constructor(message: string) {
-    super(message, "look at the socket's path; an invocation that was sent is safe to send again", "no");
+  constructor(message: string, advice = NOT_A_DAEMON_ADVICE, retry: Retry = "no") {
+    super(message, advice, retry);
   }
 }
 
@@ -1019,16 +1021,17 @@ class EventBuffer implements Stream {
     this.#isLive = false;
     const events = "Transported" in answer.disposition ? answer.disposition.Transported.events : [];
     const rest = this.#restOf(events);
-    if (rest === undefined) {
-      return this.#endWith(new NotADaemon(`what came live of ${this.#requestId} does not begin its result; use that`));
-    }
-    for (const event of rest) this.#give(event, 0); // the result holds them anyway
+    for (const event of rest ?? []) this.#give(event, 0); // the result holds them anyway
     try {
       resultOf(answer);
-      this.#endWith("well");
     } catch (fault) {
-      this.#endWith(fault as SidecarError); // resultOf throws no other
+      // A refusal has no events, and a failure may have lost some of those that came live.
+      return this.#endWith(fault as SidecarError); // resultOf throws no other
     }
+    if (rest !== undefined) return this.#endWith("well");
+    // As where another process had begun the same bytes, and its answer was joined in the middle of a text.
+    const told = `what came live of ${this.#requestId} does not begin its result`;
+    this.#endWith(new NotADaemon(told, "take `result`, which is whole, or send the same bytes again", "same_bytes"));
   }
 
   #endWith(end: SidecarError | "well"): void {
