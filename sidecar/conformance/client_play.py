@@ -21,7 +21,7 @@ import trio
 
 from sidecar.conformance.differences import difference, shown, value_difference
 from sidecar.conformance.driver import Driver, NoDriver
-from sidecar.conformance.driver_lines import BrokenLine
+from sidecar.conformance.driver_lines import BrokenLine, plain
 from sidecar.conformance.scenes import Action, ClientVector, Plain, Scene, joined
 from sidecar.conformance.stage import Stage
 from sidecar.conformance.verdicts import Verdict
@@ -151,10 +151,9 @@ def _wrong_outcomes(scene: Scene, stage: Stage, outcomes: list[Any]) -> list[str
             continue
         parted = [_parted(end, outcome) for end in action.ends]
         if all(parted):
-            why += [
-                f"{told} expected: {' or '.join(shown(end) for end in action.ends)}",
-                f"{told} got:      {shown(outcome)}",
-            ]
+            if "bytes" not in outcome:
+                why.append(f"{told} expected: {' or '.join(shown(plain(end)) for end in action.ends)}")
+                why.append(f"{told} got:      {shown(outcome)}")
             why.append(f"{told} differs:  {parted[0]}")
         if action.do == "stream":
             why += _wrong_events(action, joined(stage.told[at]), told)

@@ -93,7 +93,9 @@ class Freshened:
         request = self._request(value["request"])
         old, new = ([*sha256(canonical(one)).digest()] for one in (value["request"], request))
         self._digests[tuple(old)] = new
-        digests: dict[str, Any] = {name: new if value.get(name) == old else value[name] for name in _DIGESTS if name in value}
+        digests: dict[str, Any] = {
+            name: new if value.get(name) == old else value[name] for name in _DIGESTS if name in value
+        }
         expires = value.get("expires_at_unix_ms")
         fresh = {**value, "request": request, **digests}
         return {**fresh, "expires_at_unix_ms": expires + self._later_ms} if isinstance(expires, int) else fresh

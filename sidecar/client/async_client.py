@@ -1,0 +1,317 @@
+"""The client for async programs, under Trio and asyncio alike.
+
+One connection carries all requests at once. Nothing connects before something
+is asked; then a daemon that is not there yet is waited for, and one that is
+lost is found again: see `sidecar.client.session` for why that never costs twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from sidecar.client.answers import (
+    Quote,
+    Result,
+    not_ended,
+    only_caller,
+    quote_of,
+    report_of,
+    result_of,
+    welcome_of,
+)
+from sidecar.client.asking import (
+    MAX_COST_MICRO_USD_DEFAULT,
+    STATUS_FRAME,
+    TIMEOUT_SECONDS_DEFAULT,
+    Asking,
+    Terms,
+    ids_of,
+    invocation_of,
+    sealed,
+    sealed_quote,
+    seconds_left,
+)
+from sidecar.client.async_link import AsyncLink
+from sidecar.client.errors import Disconnected, SidecarError, WhichCaller
+from sidecar.client.patience import Patience
+from sidecar.client.pieces import Telling
+from sidecar.client.reaching import checked_path
+from sidecar.client.session import Session
+from sidecar.client.waiting import Answer, Waiter
+from sidecar.contract.client_frames import TransportStatusReport, TransportWelcome
+from sidecar.contract.values import ProviderRequest, TransportEvent, TransportInvocation
+
+
+class AsyncClient:
+    """A daemon's client, open inside `async with`. For one event loop; its tasks may share it.
+
+    `caller` None is the only caller that this user may be. `connect_seconds_max`
+    bounds the wait for a daemon that is not there; a request that was sent once
+    is waited for, over any number of lost connections, until `grace_seconds`
+    past its expiry. `wait_for_restart`: a daemon that is stopping and has run
+    nothing is waited for like a lost one; otherwise that is a DaemonError.
+    A stream holds at most `unread_bytes_max` of live events that nobody reads,
+    then completes from the result.
+
+    Cancelling a task that waits here (a scope, a timeout) only stops the
+    waiting: the request runs on, is paid for, and the same bytes get its
+    answer. `cancel()` is what stops a request.
+    """
+
+    def __init__(
+        self,
+        socket_path: str | os.PathLike[str],
+        *,
+        caller: str | None = None,
+        name: str = "sidecar async client",
+        connect_seconds_max: float = 10.0,
+        grace_seconds: float = 10.0,
+        wait_for_restart: bool = True,
+        unread_bytes_max: int = 1_048_576,
+        backoff_seconds_first: float = 0.02,
+        backoff_seconds_max: float = 1.0,
+    ) -> None:
+        self._path = checked_path(socket_path)
+        self._caller = caller
+        self._patience = Patience(
+            connect_seconds_max=connect_seconds_max,
+            grace_seconds=grace_seconds,
+            backoff_seconds_first=backoff_seconds_first,
+            backoff_seconds_max=backoff_seconds_max,
+            unread_bytes_max=unread_bytes_max,
+        )
+        self._session = Session(client=name, wait_for_restart=wait_for_restart)
+        self._tasks: TaskGroup | None = None
+        self._link: AsyncLink | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._link is not None:
+            raise RuntimeError("a client is opened once: make another")
+        self._link = AsyncLink(self._path, self._session, self._patience)
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._link.drive)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Closes the connection. What waits in other tasks is Disconnected; what was sent runs on in the daemon."""
+        assert self._tasks is not None
+        has_crashed = self._tasks.cancel_scope.cancel_called
+        self._session.close(Disconnected("the client was closed", "closed"))
+        self._tasks.cancel_scope.cancel()
+        if error is None or has_crashed:
+            return await self._tasks.__aexit__(kind, error, trace)
+        await self._tasks.__aexit__(None, None, None)  # so that the block's own error comes out as it is, in no group
+        return False
+
+    async def connect(self) -> TransportWelcome:
+        """What the daemon says of itself and of this user, once there is a connection. Not needed before a request."""
+        waiter, woken = self._waiter()
+        with self._asking(waiter, lambda: self._session.meet(waiter)):
+            welcome = welcome_of(await self._answer(waiter, woken))
+        if self._caller is None and len(welcome.callers) == 1:
+            self._caller = only_caller(welcome)
+        return welcome
+
+    def prepare(
+        self,
+        request: ProviderRequest,
+        *,
+        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
+        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
+        expires_at_unix_ms: int | None = None,
+        native_request_sha256: bytes | None = None,
+    ) -> TransportInvocation:
+        """The whole invocation: quoted, invoked or streamed, it is the very same bytes each time.
+
+        Raises WhichCaller where no caller was named and `connect()` has not found the only one yet.
+        """
+        if self._caller is None:
+            raise WhichCaller(None)
+        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
+        return invocation_of(request, self._caller, terms)
+
+    async def invoke(
+        self,
+        request: Asking,
+        *,
+        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
+        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
+        expires_at_unix_ms: int | None = None,
+        native_request_sha256: bytes | None = None,
+    ) -> Result:
+        """The answer of a request that completed. Raises a SidecarError for every other end."""
+        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
+        invocation = await self._invocation(request, terms)
+        frame = sealed(invocation)
+        waiter, woken = self._waiter(seconds_left(invocation))
+        with self._asking(waiter, lambda: self._session.invoke(frame, *ids_of(invocation), waiter)):
+            return result_of(await self._answer(waiter, woken))
+
+    def stream(
+        self,
+        request: Asking,
+        *,
+        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
+        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
+        expires_at_unix_ms: int | None = None,
+        native_request_sha256: bytes | None = None,
+    ) -> Stream:
+        """The events as they come: `async with client.stream(request) as stream: async for event in stream: ...`."""
+        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
+        return Stream(self, request, terms)
+
+    async def quote(
+        self,
+        request: Asking,
+        *,
+        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
+        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
+        expires_at_unix_ms: int | None = None,
+        native_request_sha256: bytes | None = None,
+    ) -> Quote:
+        """What it would be answered now and cost at worst; nothing is written or held. Invoke its `invocation`."""
+        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
+        invocation = await self._invocation(request, terms)
+        frame = sealed_quote(invocation)
+        waiter, woken = self._waiter()
+        with self._asking(waiter, lambda: self._session.quote(frame, *ids_of(invocation), waiter)):
+            return quote_of(await self._answer(waiter, woken), invocation)
+
+    async def status(self) -> TransportStatusReport:
+        """What the daemon holds, as far as this user may see it."""
+        waiter, woken = self._waiter()
+        with self._asking(waiter, lambda: self._session.status(STATUS_FRAME, waiter)):
+            return report_of(await self._answer(waiter, woken))
+
+    async def cancel(self, request_id: str, *, caller: str | None = None) -> None:
+        """The deadline of this running request is now; whoever waits for it gets its end. Ignored if it doesn't run.
+
+        What it cost is usually the whole reservation: the provider may have billed it all.
+        """
+        caller = caller or await self._known_caller()
+        waiter, woken = self._waiter()
+        with self._asking(waiter, lambda: self._session.cancel(caller, request_id, waiter)):
+            answer = await self._answer(waiter, woken)
+        if isinstance(answer, SidecarError):
+            raise answer
+
+    # --- waiting ----------------------------------------------------------------------------------------------
+
+    async def _invocation(self, request: Asking, terms: Terms) -> TransportInvocation:
+        if isinstance(request, TransportInvocation):
+            return invocation_of(request, "", terms)
+        return invocation_of(request, await self._known_caller(), terms)
+
+    async def _known_caller(self) -> str:
+        if self._caller is None:
+            self._caller = only_caller(await self.connect())
+        return self._caller
+
+    def _waiter(self, seconds_left: float | None = None, *, streams: bool = False) -> tuple[Waiter, _Woken]:
+        woken = _Woken()
+        now = anyio.current_time()
+        return self._patience.waiter(woken.wake, now, seconds_left=seconds_left, streams=streams), woken
+
+    @contextmanager
+    def _asking(self, waiter: Waiter, ask: Callable[[], None]) -> Iterator[None]:
+        """Asks, and waits no more at the end of the block, however that comes."""
+        if self._link is None:
+            raise RuntimeError("a client is open inside its `async with` only")
+        ask()
+        self._link.stir()
+        try:
+            yield
+        finally:
+            self._session.leave(waiter)
+
+    async def _answer(self, waiter: Waiter, woken: _Woken) -> Answer | SidecarError:
+        await self._until(waiter, woken, waiter.is_answered)
+        assert waiter.answer is not None
+        return waiter.answer
+
+    async def _until(self, waiter: Waiter, woken: _Woken, condition: Callable[[], bool]) -> None:
+        """Waits for it, or raises why that took too long."""
+        while not condition():
+            with anyio.CancelScope(deadline=waiter.give_up_at) as patience:
+                await woken.wait()
+            if patience.cancelled_caught and not condition() and anyio.current_time() >= waiter.give_up_at:
+                raise self._session.gave_up(waiter)
+
+
+class _Woken:
+    """Wakes one task, any number of times."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def wake(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = anyio.Event()
+
+
+class Stream:
+    """One request's events, text in pieces as it comes. Whatever did not come live comes from the result.
+
+    It asks when the block is entered; leaving the block early only stops the
+    waiting. Raises in the loop what invoke() would raise: then `events` of a
+    RequestFailed has what there was, and the pieces told before are void.
+    """
+
+    def __init__(self, client: AsyncClient, request: Asking, terms: Terms) -> None:
+        self._client = client
+        self._request = request
+        self._terms = terms
+        self._result: Result | None = None
+        self._rest: Iterator[TransportEvent] | None = None
+
+    async def __aenter__(self) -> Self:
+        client = self._client
+        self.invocation = await client._invocation(self._request, self._terms)
+        frame = sealed(self.invocation)
+        self._waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
+        assert self._waiter.live is not None
+        self._telling = Telling(self._waiter.live)
+        self._block = client._asking(
+            self._waiter, lambda: client._session.invoke(frame, *ids_of(self.invocation), self._waiter)
+        )
+        self._block.__enter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._block.__exit__(None, None, None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TransportEvent:
+        if self._rest is None:
+            await self._client._until(self._waiter, self._woken, self._waiter.has_something)
+            event = self._telling.next_live()
+            if event is not None:
+                return event
+            assert self._waiter.answer is not None
+            self._result = result_of(self._waiter.answer)
+            self._rest = iter(self._telling.rest(self._result.events))
+        for event in self._rest:
+            return event
+        raise StopAsyncIteration
+
+    @property
+    def result(self) -> Result:
+        """The result, once the last event was told."""
+        if self._result is None:
+            raise not_ended()
+        return self._result

@@ -1,0 +1,91 @@
+"""The tasks behind an AsyncClient: they keep a connection as long as somebody waits, and move bytes both ways.
+
+One task connects and reads, one writes while there is a connection; neither
+ever waits for a caller. The session decides what goes out and what came in.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+import anyio
+from anyio.abc import ByteStream
+
+from sidecar.client.errors import SidecarError
+from sidecar.client.patience import Patience
+from sidecar.client.reaching import hung_up, unreachable
+from sidecar.client.session import ConnectionOver, Session
+
+_RECEIVE_BYTES: Final = 65_536
+_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
+
+
+class AsyncLink:
+    """Drives one session over the socket at this path."""
+
+    def __init__(self, path: str, session: Session, patience: Patience) -> None:
+        self._path = path
+        self._session = session
+        self._patience = patience
+        self._stirred = anyio.Event()
+
+    def stir(self) -> None:
+        """The session has something new to send, or somebody to connect for."""
+        self._stirred.set()
+        self._stirred = anyio.Event()
+
+    async def drive(self) -> NoReturn:
+        """Runs until it is cancelled."""
+        session, delays = self._session, self._patience.delays()
+        is_first = True
+        while True:
+            while not session.wants_connection:
+                delays, is_first = self._patience.delays(), True
+                await self._stirred.wait()
+            if not is_first:
+                await anyio.sleep(next(delays))
+                if not session.wants_connection:
+                    continue
+            is_first = False
+            try:
+                stream = await anyio.connect_unix(self._path)
+            except OSError as error:
+                forbidden = isinstance(error, PermissionError) and not session.was_welcomed
+                session.unreachable(unreachable(self._path, error), for_good=forbidden)
+                continue
+            async with stream:
+                session.lost(await self._carried(stream))
+            if session.has_progressed:
+                delays, is_first = self._patience.delays(), True
+
+    async def _carried(self, stream: ByteStream) -> SidecarError:
+        """Serves this connection until it is over; why it is."""
+        self._session.connected()
+        async with anyio.create_task_group() as both:
+            both.start_soon(self._write, stream)
+            trouble = await self._read(stream)
+            both.cancel_scope.cancel()
+        return trouble
+
+    async def _read(self, stream: ByteStream) -> SidecarError:
+        while True:
+            try:
+                received = await stream.receive(_RECEIVE_BYTES)
+            except _GONE as why:
+                return hung_up(self._path, why.__cause__)
+            try:
+                self._session.receive(received)
+            except ConnectionOver as over:
+                return over.trouble
+            self.stir()
+
+    async def _write(self, stream: ByteStream) -> None:
+        while True:
+            outgoing = self._session.outgoing()
+            if not outgoing:
+                await self._stirred.wait()
+                continue
+            try:
+                await stream.send(outgoing)
+            except _GONE:
+                return  # what the daemon said before it closed, and that it closed, is for the reader

@@ -1,0 +1,123 @@
+"""What only the async client has: its waiting can be cancelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from kit import daemon_says
+from kit.fake_daemon import Peer, fake_daemon
+from kit.three_clients import Way
+
+from sidecar.client import AsyncClient, Disconnected, WhichCaller, new_request
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def way(request: pytest.FixtureRequest) -> Way:
+    return Way(request.param)
+
+
+def asked(request_id: str = "r1") -> Any:
+    return new_request("npc", "hello", request_id=request_id)
+
+
+def test_a_cancelled_wait_leaves_the_request_running_and_its_bytes_get_the_answer(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        assert peer.request_id() == "r1"
+        peer.expect("status")  # by now nobody waits
+        peer.say(daemon_says.result("r1", "late"), daemon_says.status_report())
+        assert peer.request_id() == "r1"
+        peer.say(daemon_says.result("r1", "late"))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            invocation = client.prepare(asked())
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as both:
+                    both.start_soon(client.invoke, invocation)
+                    while not client._session._due.get(("invocation", "dungeon", "r1")):
+                        await anyio.sleep(0)
+                    scope.cancel()
+            await client.status()
+            assert (await client.invoke(invocation)).text == "late"
+
+    with fake_daemon(path, part) as fake:
+        way.run(body)
+        assert len(set(fake.frames("invocation"))) == 1
+        assert fake.frames("cancel") == []
+
+
+def test_asking_again_while_the_abandoned_one_runs_waits_for_the_same_answer(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        peer.expect("status")
+        peer.say(daemon_says.status_report(), daemon_says.result("r1", "once"))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            invocation = client.prepare(asked())
+            with anyio.move_on_after(0.05):
+                await client.invoke(invocation)
+            async with anyio.create_task_group() as both:
+                both.start_soon(client.status)
+                assert (await client.invoke(invocation)).text == "once"
+
+    with fake_daemon(path, part) as fake:
+        way.run(body)
+        assert len(fake.frames("invocation")) == 1
+
+
+def test_the_whole_client_can_be_cancelled(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.until_hung_up()
+
+    async def body() -> None:
+        with anyio.move_on_after(0.05) as scope:
+            async with way.client(path) as client:
+                await client.invoke(asked())
+        assert scope.cancelled_caught
+
+    with fake_daemon(path, part):
+        way.run(body)
+
+
+def test_a_broken_invariant_in_the_background_ends_the_block(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            client._session.receive = None
+            await client.invoke(asked())
+
+    with fake_daemon(path, part), pytest.raises(BaseExceptionGroup) as caught:
+        way.run(body)
+    assert caught.group_contains(TypeError)
+
+
+def test_outside_its_block_a_client_says_so(way: Way, path: Path) -> None:
+    async def body() -> None:
+        client = AsyncClient(path, caller="dungeon")
+        with pytest.raises(RuntimeError, match="async with"):
+            await client.invoke(asked())
+        async with client:
+            pass
+        with pytest.raises(Disconnected, match="closed"):
+            await client.invoke(asked())
+        with pytest.raises(RuntimeError, match="another"):
+            await client.__aenter__()
+
+    way.run(body)
+
+
+def test_prepare_needs_a_caller_that_is_known(path: Path) -> None:
+    with pytest.raises(WhichCaller, match="connect"):
+        AsyncClient(path).prepare(asked())

@@ -1,0 +1,415 @@
+"""A connection that is lost, a daemon that is not there yet or goes away: the same bytes again, and nothing twice."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from kit import daemon_says
+from kit.fake_daemon import FakeDaemon, Peer, fake_daemon
+from kit.three_clients import Way
+
+from sidecar.client import DaemonError, Disconnected, RequestFailed, SidecarError, new_request
+from sidecar.contract.values import Failed
+
+
+def asked(request_id: str = "r1", text: str = "hello") -> Any:
+    return new_request("npc", text, request_id=request_id)
+
+
+async def raised(kind: type[SidecarError], call: Any) -> Any:
+    with pytest.raises(kind) as caught:
+        await call
+    return caught.value
+
+
+def answering(peer: Peer) -> None:
+    peer.welcome()
+    while (said := peer.frame()) is not None:
+        if "request" in said:
+            request_id = said["request"]["request_id"]
+            peer.say(daemon_says.result(request_id, f"of {request_id}"))
+
+
+# --- ways to lose it, once the request was read -------------------------------------------------------------------
+
+
+def _closes(_: Peer) -> None:
+    """Nothing more."""
+
+
+def _truncates(peer: Peer) -> None:
+    whole = daemon_says.result("r1", "never whole")
+    peer.raw(len(whole).to_bytes(4, "big") + whole[:-5])
+
+
+def _cuts_the_prefix(peer: Peer) -> None:
+    peer.raw(b"\0\0")
+
+
+def _says_it_was_too_slow(peer: Peer) -> None:
+    peer.say(daemon_says.error("frame_timeout"))
+
+
+@pytest.mark.parametrize(
+    "lose", [_closes, _truncates, _cuts_the_prefix, _says_it_was_too_slow], ids=lambda lose: lose.__name__
+)
+def test_the_identical_bytes_are_sent_again_on_the_next_connection(way: Way, path: Path, lose: Any) -> None:
+    def losing(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        lose(peer)
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            assert (await client.invoke(asked("r1"))).text == "of r1"
+
+    with fake_daemon(path, losing, losing, losing, answering) as fake:
+        way.run(body)
+        sent = fake.frames("invocation")
+        assert len(sent) == 4
+        assert len(set(sent)) == 1
+        assert len(fake.frames("hello")) == 4
+
+
+def test_a_reset_is_a_lost_connection_as_well(way: Way, path: Path) -> None:
+    def resetting(peer: Peer) -> None:
+        peer.welcome()
+        peer.connection.recv(1, socket.MSG_PEEK)  # what stays unread at the close is a reset on the other side
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            assert (await client.invoke(asked("r1"))).text == "of r1"
+
+    with fake_daemon(path, resetting, resetting, answering):
+        way.run(body)
+
+
+def test_quotes_and_status_are_asked_again_too(way: Way, path: Path) -> None:
+    def losing(peer: Peer) -> None:
+        peer.welcome()
+        peer.frame()
+
+    def quoting(peer: Peer) -> None:
+        peer.welcome()
+        peer.expect("quote")
+        peer.say(daemon_says.quoted("r1"))
+        peer.expect("status")
+
+    def reporting(peer: Peer) -> None:
+        peer.welcome()
+        peer.expect("status")
+        peer.say(daemon_says.status_report(3))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            assert (await client.quote(asked("r1"))).worst_case_micro_usd == 5
+            assert (await client.status()).daemon.live_requests == 3
+
+    with fake_daemon(path, losing, losing, quoting, reporting) as fake:
+        way.run(body)
+        assert len(set(fake.frames("quote"))) == 1
+
+
+def test_only_what_is_not_answered_is_sent_again(way: Way, path: Path) -> None:
+    def losing(peer: Peer) -> None:
+        peer.welcome()
+        ids = {peer.request_id(), peer.request_id()}
+        peer.say(daemon_says.result("r1", "first"))
+        assert ids == {"r1", "r2"}
+
+    def second(peer: Peer) -> None:
+        peer.welcome()
+        assert peer.request_id() == "r2"
+        peer.say(daemon_says.result("r2", "second"))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+
+            async def one() -> None:
+                assert (await client.invoke(asked("r1"))).text == "first"
+
+            both.start_soon(one)
+            assert (await client.invoke(asked("r2"))).text == "second"
+
+    with fake_daemon(path, losing, second):
+        way.run(body)
+
+
+def test_a_cancel_goes_again_with_its_request_and_never_without_it(way: Way, path: Path) -> None:
+    def losing(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        peer.expect("cancel")
+
+    def ending(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        peer.expect("cancel")
+        peer.say(daemon_says.result("r1", failed=Failed(kind="timeout", message="cancelled")))
+
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+
+            async def wait() -> None:
+                assert (await raised(RequestFailed, client.invoke(asked("r1")))).kind == "timeout"
+                assert (await client.invoke(asked("r2"))).text == "of r2"
+
+            both.start_soon(wait)
+            await until_out(client, "r1")
+            await client.cancel("r1")
+
+    with fake_daemon(path, losing, ending, answering) as fake:
+        way.run(body)
+        assert len(fake.frames("cancel")) == 2
+
+
+async def until_out(client: Any, request_id: str) -> None:
+    session = getattr(client, "client", client)._session
+    with anyio.fail_after(20):
+        while not session._due.get(("invocation", "dungeon", request_id)):
+            await anyio.sleep(0)
+
+
+# --- a daemon that is not there -----------------------------------------------------------------------------------
+
+
+def test_a_socket_that_appears_late_is_waited_for(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+            texts: list[str] = []
+
+            async def ask() -> None:
+                texts.append((await client.invoke(asked("r1"))).text)
+
+            both.start_soon(ask)
+            session = getattr(client, "client", client)._session
+            with anyio.fail_after(20):
+                while session.trouble is None:
+                    await anyio.sleep(0)
+            late.append(FakeDaemon(path, (answering,)))
+        assert texts == ["of r1"]
+
+    late: list[FakeDaemon] = []
+    try:
+        way.run(body)
+    finally:
+        late[0].end()
+
+
+def test_a_stale_socket_is_waited_for_as_well(way: Way, path: Path) -> None:
+    stale = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stale.bind(str(path))
+    stale.close()
+
+    async def body() -> None:
+        async with way.client(path, connect_seconds_max=0.05) as client:
+            assert "no daemon listens" in str(await raised(Disconnected, client.invoke(asked("r1"))))
+
+    way.run(body)
+
+
+def test_a_file_in_the_sockets_place_is_named_as_that(way: Way, path: Path) -> None:
+    path.write_text("not a socket")
+
+    async def body() -> None:
+        async with way.client(path, connect_seconds_max=0.05) as client:
+            assert "something else than a socket" in str(await raised(Disconnected, client.status()))
+
+    way.run(body)
+
+
+def test_a_daemon_that_does_not_come_back_is_told_once_expiry_and_grace_are_over(way: Way, path: Path) -> None:
+    def losing(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        fake.listening_no_more()
+
+    async def body() -> None:
+        async with way.client(path, grace_seconds=0.05) as client:
+            error = await raised(Disconnected, client.invoke(asked("r1"), timeout_seconds=0.05))
+        assert error.retry == "same_bytes"
+
+    with fake_daemon(path, losing) as fake:
+        way.run(body)
+
+
+def test_a_path_that_no_socket_can_have_is_told_where_it_is_given(way: Way) -> None:
+    async def body() -> None:
+        with pytest.raises(ValueError, match="107"):
+            async with way.client(Path("/" + "x" * 200)):
+                pass
+
+    way.run(body)
+
+
+# --- a daemon that stops ------------------------------------------------------------------------------------------
+
+
+def stopping(peer: Peer) -> None:
+    peer.welcome()
+    peer.say(daemon_says.error("shutting_down", peer.request_id()))
+
+
+def test_what_a_stopping_daemon_has_not_run_is_sent_again_after_its_restart(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            assert (await client.invoke(asked("r1"))).text == "of r1"
+
+    with fake_daemon(path, stopping, answering) as fake:
+        way.run(body)
+        assert len(set(fake.frames("invocation"))) == 1
+        assert len(fake.frames("invocation")) == 2
+
+
+def test_it_is_not_sent_again_to_the_daemon_that_stops(way: Way, path: Path) -> None:
+    def lingering(peer: Peer) -> None:
+        peer.welcome()
+        peer.say(daemon_says.error("shutting_down", peer.request_id()))
+        assert peer.request_id() == "r2"  # what is on record is still answered
+        peer.say(daemon_says.result("r2", "replayed"))
+
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+
+            async def one() -> None:
+                assert (await client.invoke(asked("r1"))).text == "of r1"
+
+            both.start_soon(one)
+            await until_parked(client, "r1")
+            assert (await client.invoke(asked("r2"))).text == "replayed"
+
+    with fake_daemon(path, lingering, answering):
+        way.run(body)
+
+
+async def until_parked(client: Any, request_id: str) -> None:
+    session = getattr(client, "client", client)._session
+    with anyio.fail_after(20):
+        while (known := session._invocations.get(("dungeon", request_id))) is None or known.parked is None:
+            await anyio.sleep(0)
+
+
+def test_waiting_for_the_restart_ends_with_the_request(way: Way, path: Path) -> None:
+    def staying(peer: Peer) -> None:
+        peer.welcome()
+        peer.say(daemon_says.error("shutting_down", peer.request_id()))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path, grace_seconds=0.02) as client:
+            error = await raised(DaemonError, client.invoke(asked("r1"), timeout_seconds=0.02))
+        assert error.code == "shutting_down"
+        assert error.retry == "same_bytes"
+
+    with fake_daemon(path, staying):
+        way.run(body)
+
+
+def test_who_does_not_wait_for_a_restart_is_told_at_once(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path, wait_for_restart=False) as client:
+            assert (await raised(DaemonError, client.invoke(asked("r1")))).code == "shutting_down"
+
+    with fake_daemon(path, stopping):
+        way.run(body)
+
+
+def test_a_cancel_ends_what_waits_for_a_restart(way: Way, path: Path) -> None:
+    def staying(peer: Peer) -> None:
+        peer.welcome()
+        peer.say(daemon_says.error("shutting_down", peer.request_id()))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+
+            async def wait() -> None:
+                assert (await raised(DaemonError, client.invoke(asked("r1")))).code == "shutting_down"
+
+            both.start_soon(wait)
+            await until_parked(client, "r1")
+            await client.cancel("r1")
+
+    with fake_daemon(path, staying) as fake:
+        way.run(body)
+        assert fake.frames("cancel") == []
+
+
+def test_a_cancel_ends_what_was_never_sent(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+
+            async def wait() -> None:
+                assert (await raised(Disconnected, client.invoke(asked("r1")))).fault == "cancelled_unsent"
+
+            both.start_soon(wait)
+            session = getattr(client, "client", client)._session
+            with anyio.fail_after(20):
+                while ("dungeon", "r1") not in session._invocations:
+                    await anyio.sleep(0)
+            await client.cancel("r1")
+
+    way.run(body)
+
+
+# --- the client's own end -----------------------------------------------------------------------------------------
+
+
+def test_closing_tells_those_who_wait(way: Way, path: Path) -> None:
+    def silent(peer: Peer) -> None:
+        peer.welcome()
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with anyio.create_task_group() as both, way.client(path) as client:
+
+            async def wait() -> None:
+                assert (await raised(Disconnected, client.invoke(asked("r1")))).fault == "closed"
+
+            both.start_soon(wait)
+            await until_out(client, "r1")
+
+    with fake_daemon(path, silent):
+        way.run(body)
+
+
+def test_an_error_in_the_block_comes_out_as_it_is(way: Way, path: Path) -> None:
+    class Mishap(BaseException):
+        """As a KeyboardInterrupt is one."""
+
+    async def body(kind: type[BaseException]) -> None:
+        async with way.client(path) as client:
+            await client.invoke(asked("r1"))
+            raise kind
+
+    with fake_daemon(path, answering, answering):
+        for kind in (ZeroDivisionError, Mishap):
+            with pytest.raises(kind):
+                way.run(partial(body, kind))
+
+
+def test_an_idle_connection_that_is_lost_is_made_again_when_it_is_wanted(way: Way, path: Path) -> None:
+    def once(peer: Peer) -> None:
+        peer.welcome()
+        request_id = peer.request_id()
+        peer.say(daemon_says.result(request_id, f"of {request_id}"))
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            session = getattr(client, "client", client)._session
+            for number in range(5):
+                assert (await client.invoke(asked(f"r{number}"))).text == f"of r{number}"
+                with anyio.fail_after(20):
+                    while session.welcome is not None:
+                        await anyio.sleep(0)
+
+    with fake_daemon(path, *[once] * 5) as fake:
+        way.run(body)
+        assert len(fake.frames("invocation")) == 5
