@@ -10,7 +10,15 @@ from msgspec import structs
 
 from sidecar.config.keys import Complaint, ConfigFaults, Key, KindKeys, path_from
 from sidecar.config.values import Connector as ConnectorConfig
-from sidecar.connectors import anthropic_messages, gemini, llama_stack, openai_chat, openai_responses, process_config
+from sidecar.connectors import (
+    anthropic_messages,
+    gemini,
+    llama_stack,
+    openai_chat,
+    openai_responses,
+    process_config,
+    recorded_config,
+)
 from sidecar.connectors.kind import Kind
 from sidecar.connectors.promise import Connector
 from sidecar.connectors.script import read_script
@@ -36,7 +44,7 @@ def _in_script(script: Path, fault: Complaint) -> Complaint:
     return structs.replace(fault, path=f"script: {place}: {fault.path}", line=None)
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+_KINDS: Final[Mapping[str, Kind]] = {
     "anthropic_messages": anthropic_messages.KIND,
     "gemini": gemini.KIND,
     "llama_stack": llama_stack.KIND,
@@ -45,6 +53,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "process": process_config.KIND,
     "scripted": Kind(KindKeys(_scripted_keys), _scripted),
 }
+KINDS: Final[Mapping[str, Kind]] = {**_KINDS, "recorded": recorded_config.kind(_KINDS)}
 
 
 def config_keys() -> dict[str, KindKeys]:

@@ -177,9 +177,12 @@ class Road:
         self.connector = connector or HeldConnector()
         self.accounts = make_accounts(self.config)
         for begin in self.ledger.begins:
-            self.accounts[begin.caller_runtime_id].reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
+            account = self.accounts[begin.caller_runtime_id]
+            account.reserve(begin.admitted_at_unix_ms, begin.reservation_micro_usd)
+            account.left_open += 1
         for begin, record in self.ledger.completes:
             account = self.accounts[begin.caller_runtime_id]
+            account.left_open -= 1
             account.settle(begin.admitted_at_unix_ms, begin.reservation_micro_usd, record.charge_micro_usd)
         self.reservations = make_reservations(self.config, self.accounts)
         self.log = io.StringIO()
