@@ -39,7 +39,7 @@ from sidecar.service.turn import EndOfTurn
 
 WORLD_SECONDS = 5000.0  # then who is still there hangs up
 GONE_SECONDS = 200.0  # all deadlines, and every wait for a disk, are over so long after the last peer
-BOUNDS = {"LIVE_BYTES_MAX": 2000, "READ_ON_BYTES_MAX": 5000, "STALL_BYTES_MAX": 12_000, "CUT_BYTES_MAX": 30_000}
+BOUNDS = {"LIVE_BYTES_MAX": 1000, "READ_ON_BYTES_MAX": 2000, "STALL_BYTES_MAX": 4000, "CUT_BYTES_MAX": 9000}
 RESPONSE_BYTES_MAX = 4000  # so that some answers are too large
 Said = tuple[float, str]  # when the provider said it, and what; a tool call by its id
 
@@ -107,15 +107,18 @@ def _end(behaviour: Behaviour, answer: Answer) -> None:
 
 
 class TroubledLedger(MemoryLedger):
-    """Knows when each request completed."""
+    """Knows when each request completed, and how long its record is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ended_at: dict[Key, float] = {}
 
     def _complete(self, begin: BeginRecord, record: CompletedRecord) -> Place:
-        self.ended_at[begin.caller_runtime_id, begin.request_id] = trio.current_time()
-        return super()._complete(begin, record)
+        key = begin.caller_runtime_id, begin.request_id
+        self.ended_at[key] = trio.current_time()
+        place = structs.replace(super()._complete(begin, record), length=len(record.response))
+        self._recorded[key] = structs.replace(self._recorded[key], completed=place)
+        return place
 
     def meet(self, trouble: Trouble) -> None:
         if trouble == "poison":
@@ -361,12 +364,12 @@ class Played:
     async def _ask_for_all_again(self, daemon: trio.Nursery, terms: Mapping[str, Any]) -> None:
         """Whoever was cut, or hung up, would find every answer: one more peer sends the bytes of all that completed."""
         self.ledger.fail_find_with = None
-        again = []
+        again: list[Step] = []
         for begin, _ in self.ledger.completes:
             asked = Invoke(begin.caller_runtime_id, int(begin.request_id[1:]))
             dear = structs.replace(asked, variant="dear")
             identity = frames.parse(crowd_story.frame(asked)).identity
-            again.append(asked if identity == bytes(begin.identity_sha256) else dear)
+            again += [asked if identity == bytes(begin.identity_sha256) else dear, Pause(1)]
         peer = Peer(frozenset({"dungeon", "other"}), tuple(again))
         self.last = self._connect(peer, daemon, terms, until_seconds=trio.current_time() + WORLD_SECONDS)
         await self.last.client.play()
