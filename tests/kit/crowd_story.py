@@ -190,7 +190,7 @@ def cutting(cut_off: CutOff) -> bytes:
 
 BEHAVIOURS = st.builds(
     Behaviour,
-    pieces=st.lists(st.sampled_from([1, 10, 10, 300, 0, 1500]), max_size=6).map(tuple),
+    pieces=st.lists(st.sampled_from([10, 1, 300, 0, 1500]), max_size=8).map(tuple),
     pause_seconds=st.sampled_from([0.0, 0.0, 0.3, 4.0]),
     end=st.sampled_from(["complete", "complete", "complete", "fail", "hang", "break", "stop_short"]),
     at_once=st.booleans(),
@@ -219,6 +219,8 @@ _SPOKEN = st.one_of(
     _PLAIN.map(lambda asked: (asked,)),
     _OTHER.map(lambda step: (step,)),
     _CALLERS.map(lambda caller: tuple(Invoke(caller, request) for request in range(REQUESTS))),
+    _CALLERS.map(lambda caller: tuple(Cancel(caller, request) for request in range(REQUESTS))),
+    st.tuples(_HELLO, st.sampled_from([0.1, 1.0, 7.0])).map(lambda said: (Pause(said[1]), said[0], Pause(said[1]))),
     st.tuples(_PLAIN, st.integers(2, 8)).map(lambda many: (many[0],) * many[1]),
 )
 _STEPS = st.tuples(
