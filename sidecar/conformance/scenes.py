@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CALLER: Final = "dungeon"
 EXPIRY_MS: Final = 60_000
-SHORT_EXPIRY_MS: Final = 2_500  # where a client is to give up
+SHORT_EXPIRY_MS: Final = 1_000  # where a client is to give up
 BUDGET_MICRO_USD: Final = 100_000
 NO_ANSWER: Final = {"no_answer": "in the client's own words"}
 
