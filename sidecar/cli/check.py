@@ -59,7 +59,7 @@ def _is_socket(path: Path) -> bool:
 
 
 def _warnings(config: Config) -> list[Complaint]:
-    drain = config.daemon.drain_seconds_max
+    drain, only_wrapped = config.daemon.drain_seconds_max, config.only_wrapped
     warnings = [
         Complaint(
             "daemon.drain_seconds_max",
@@ -67,13 +67,17 @@ def _warnings(config: Config) -> list[Complaint]:
             " a stop can cut its requests off, at their whole reservation",
         )
         for connector in config.connectors.values()
-        if drain < connector.time_limit_seconds
+        if drain < connector.time_limit_seconds and connector.name not in only_wrapped
     ]
     for connector in config.connectors.values():
-        found = [*KINDS[connector.kind].warnings(connector)]
-        if connector.base_url and connector.base_url.startswith("https:") and connector.credential is None:
-            found.append(("credential", "is missing, and servers that are reached by https mostly want one"))
+        if connector.name in only_wrapped:
+            continue
+        found = KINDS[connector.kind].warnings(connector)
         warnings += [Complaint(f'connector "{connector.name}".{key}', what) for key, what in found]
+        asked = KINDS[connector.kind].credential_of(connector)
+        if asked and asked.base_url and asked.base_url.startswith("https:") and asked.credential is None:
+            what = "is missing, and servers that are reached by https mostly want one"
+            warnings.append(Complaint(f'connector "{asked.name}".credential', what))
     served = {name for caller in config.callers.values() for name in caller.models}
     warnings += [
         Complaint(f'caller "{caller.id}".models', "is empty, so this caller can run nothing")
@@ -81,7 +85,7 @@ def _warnings(config: Config) -> list[Complaint]:
         if not caller.models
     ]
     warnings += [Complaint(f'model "{name}"', "no caller may use it") for name in config.models if name not in served]
-    used = {model.connector for model in config.models.values()}
+    used = {model.connector for model in config.models.values()} | only_wrapped
     warnings += [Complaint(f'connector "{name}"', "no model uses it") for name in config.connectors if name not in used]
     return warnings
 

@@ -27,14 +27,22 @@ def load_config(path: Path) -> Config:
 
 
 def build_connectors(config: Config) -> Mapping[str, Connector]:
-    """Every connector with its credential. Raises ConfigFaults with everything that is wrong in any of them."""
+    """Every connector that can be asked for, with its credential; one that only stands behind another is part of that.
+
+    Raises ConfigFaults with everything that is wrong in any of them.
+    """
     built: dict[str, Connector] = {}
     complaints: list[Complaint] = []
+    only_wrapped = config.only_wrapped
     for name, wanted in config.connectors.items():
+        if name in only_wrapped:
+            continue
+        kind = KINDS[wanted.kind]
+        owner = kind.credential_of(wanted)
         try:
-            built[name] = KINDS[wanted.kind].build(wanted, _secret(wanted))
+            built[name] = kind.build(wanted, _secret(owner) if owner else None)
         except CredentialFault as fault:
-            complaints.append(Complaint(f'connector "{name}".credential', str(fault)))
+            complaints.append(Complaint(f'connector "{owner.name if owner else name}".credential', str(fault)))
         except ConfigFaults as faults:
             complaints += [
                 Complaint(f'connector "{name}".{one.path}', one.what, one.line, one.hint) for one in faults.complaints

@@ -310,6 +310,15 @@ class Stream:
         raise StopAsyncIteration
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the pieces add up to the result, known at its end.
+
+        False where the very same bytes ran already when this stream asked: what
+        came live then began in the middle of the first text, and `result` has all of it.
+        """
+        return self._telling.is_whole
+
+    @property
     def result(self) -> Result:
         """The result, once the last event was told."""
         if self._result is None:

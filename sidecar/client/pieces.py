@@ -1,4 +1,4 @@
-"""A stream's live events, so told that their pieces always add up to the result. Pure.
+"""A stream's live events, so told that their pieces add up to the result. Pure.
 
 Two halves meet in a queue, and neither waits for the other. `LiveRun` belongs
 to whoever reads the connection: it takes live events as long as they are one
@@ -7,6 +7,10 @@ who leaves too much unread ends the run for good: what comes live after that
 can't be placed, and the result carries it all anyway. `Telling` belongs to
 whoever iterates: it tells what is queued, then completes it from the result.
 So a stream that nobody reads costs a bounded number of bytes and holds up nobody.
+
+One thing can't be told while it happens: where another client's very same
+bytes are running already, the first text comes from its middle on. The result
+shows it, and `is_whole` says it then.
 
 The queue and the two counters are each written by one side only, so the halves
 may live in two threads without a lock.
@@ -39,12 +43,9 @@ class LiveRun:
             return
         is_text = isinstance(event.payload.text_delta, TextDelta)
         goes_on = self._in_text and is_text and event.sequence == self._next_sequence - 1
-        if not goes_on and event.sequence != self._next_sequence:
-            self.over = True  # what was told so far stands; what is between is only in the result
-            return
-        if self._offered_bytes - self._taken_bytes + length_bytes > self._unread_bytes_max:
-            self.over = True
-            self._unread.clear()
+        has_gap = not goes_on and event.sequence != self._next_sequence
+        if has_gap or self._offered_bytes - self._taken_bytes + length_bytes > self._unread_bytes_max:
+            self.over = True  # what is queued stands; what comes after it is only in the result
             return
         self._next_sequence, self._in_text = event.sequence + 1, is_text
         self._offered_bytes += length_bytes
@@ -75,6 +76,7 @@ class Telling:
         self._run = run
         self._texts: dict[int, list[str]] = {}
         self._others: dict[int, Any] = {}
+        self.is_whole = True  # what was told adds up to the result
 
     def next_live(self) -> TransportEvent | None:
         """The next unread live event, noted as told."""
@@ -89,7 +91,7 @@ class Telling:
         return event
 
     def rest(self, events: tuple[TransportEvent, ...]) -> list[TransportEvent]:
-        """What of the result is not told yet. Raises NotADaemon if what was told is not the beginning of it."""
+        """What of the result is not told yet. Raises NotADaemon if what was told is not of it."""
         told = len(self._texts) + len(self._others)
         rest: list[TransportEvent] = []
         for place, event in enumerate(events):
@@ -110,6 +112,9 @@ class Telling:
                 raise _other()
             return None
         said = "".join(self._texts.get(event.sequence, ()))
+        if event.sequence == 0 and said in payload.text[1:] and not payload.text.startswith(said):
+            self.is_whole = False
+            return None
         if (
             event.sequence not in self._texts
             or not payload.text.startswith(said)

@@ -46,6 +46,9 @@ _OUTGOING_BYTES: Final = 262_144  # about so much is handed out at once
 # Without ids they say that this connection is over, not that anything is wrong with what was asked: the next may do.
 _PASSING: Final[frozenset[TransportErrorCode]] = frozenset({"too_many_connections", "frame_timeout", "shutting_down"})
 
+# A quote asks for neither the ledger nor whether the daemon is stopping.
+_NEVER_OF_QUOTES: Final[frozenset[TransportErrorCode]] = frozenset({"ledger_unavailable", "shutting_down"})
+
 
 class ConnectionOver(Exception):
     """The driver closes this connection and calls `lost` with the trouble."""
@@ -63,7 +66,7 @@ class Session:
         self._wait_for_restart = wait_for_restart
         self._waiting: dict[Asked, None] = {}  # in the order in which it was asked
         self._invocations: dict[tuple[str, str], Asked] = {}  # waiting, or out and left by whoever waited
-        self._unsent: deque[Asked] = deque()
+        self._unsent: dict[Asked, None] = {}  # those of them that go out next, in order
         self._due: dict[tuple[Kind, str, str], deque[Asked | None]] = {}  # what this connection must still answer
         self._splitter = FrameSplitter(FRAME_BYTES_LIMIT)
         self._hello_out = False
@@ -126,6 +129,7 @@ class Session:
         asked.waiters.remove(waiter)
         if not asked.waiters:
             self._waiting.pop(asked, None)
+            self._unsent.pop(asked, None)
             if not asked.out:
                 self._forget(asked)
 
@@ -136,7 +140,7 @@ class Session:
             return
         asked.join(waiter)
         self._waiting[asked] = None
-        self._unsent.append(asked)
+        self._unsent[asked] = None
 
     # --- what a driver does -----------------------------------------------------------------------------------
 
@@ -157,7 +161,7 @@ class Session:
             frames.append(self._hello(any(asked.wants_events for asked in self._waiting)))
         length_bytes = 0
         while self.welcome is not None and self._unsent and length_bytes < _OUTGOING_BYTES:
-            for frame in self._outgoing_of(self._unsent.popleft(), self.welcome.frame_bytes_max):
+            for frame in self._outgoing_of(self._next_unsent(), self.welcome.frame_bytes_max):
                 frames.append(frame)
                 length_bytes += len(frame)
         return b"".join(frames)
@@ -182,7 +186,7 @@ class Session:
             self._forget(asked)
         for asked in self._waiting:
             asked.comes_back()
-        self._unsent = deque(self._waiting)
+        self._unsent = dict(self._waiting)
 
     def unreachable(self, trouble: SidecarError, *, for_good: bool) -> None:
         """There was no connection to be had. What waits goes on waiting, unless it is for good."""
@@ -208,8 +212,6 @@ class Session:
     # --- going out --------------------------------------------------------------------------------------------
 
     def _outgoing_of(self, asked: Asked, frame_bytes_max: int) -> list[bytes]:
-        if asked not in self._waiting:
-            return []
         length_bytes = len(asked.frame)
         if length_bytes > frame_bytes_max:  # the daemon would close the connection over it, under everybody else
             why = f"the frame has {length_bytes} bytes; this daemon takes {frame_bytes_max}"
@@ -223,6 +225,11 @@ class Session:
             self._due.setdefault(asked.key, deque()).append(asked)
         cancel = [framed(_cancel(*asked.key[1:]))] if asked.cancelled else []
         return [*hello, framed(asked.frame), *cancel]
+
+    def _next_unsent(self) -> Asked:
+        asked = next(iter(self._unsent))
+        del self._unsent[asked]
+        return asked
 
     def _hello(self, stream_events: bool) -> bytes:
         self._hello_out, self._events_out = True, stream_events
@@ -281,6 +288,8 @@ class Session:
             self._over_for_all(error)
         ids = (said.caller_runtime_id, said.request_id)
         kinds = [kind for kind in _WITH_IDS if self._due.get((kind, *ids))]
+        if len(kinds) > 1 and said.code in _NEVER_OF_QUOTES:
+            kinds = ["invocation"]
         if not kinds:
             raise NotADaemon(f"what listens there sent an error that nobody asked for, of {ids[1]:.80}: {error}")
         if kinds == ["invocation"] and said.code == "shutting_down" and self._wait_for_restart:
@@ -322,6 +331,7 @@ class Session:
 
     def _settle(self, asked: Asked, answer: Answer | SidecarError) -> None:
         self._waiting.pop(asked, None)
+        self._unsent.pop(asked, None)
         self._forget(asked)
         asked.settle(answer)
 

@@ -64,6 +64,8 @@ class KindKeys(Struct, frozen=True):
     `keys` gives the key table for a configuration in this folder, from which relative paths begin; `model_keys` are
     those of each model that it serves. `faults` says what of a connector's settings can't work together, and
     `model_faults` what of a model's settings can't work with those of its connector: keys, and what is wrong with each.
+    `wraps` is the key by which a connector names another one that it stands before: its models have that one's keys,
+    and its credential is that one's.
     """
 
     keys: Callable[[Path], tuple[Key, ...]] = lambda folder: ()
@@ -71,6 +73,7 @@ class KindKeys(Struct, frozen=True):
     model_keys: tuple[Key, ...] = ()
     faults: Callable[[Mapping[str, Any]], Iterable[Fault]] = lambda settings: ()
     model_faults: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[Fault]] = lambda connector, model: ()
+    wraps: str | None = None
 
 
 class Complaints:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from msgspec import structs
+
 from sidecar.config import tables
 from sidecar.config.keys import (
     Complaint,
@@ -90,7 +92,7 @@ class _Reading:
         ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
         self._check_sizes(daemon, ledger)
         connectors = self._each(document, "connector", self._connector)
-        by_name = {connector.name: connector for connector in connectors}
+        by_name = self._with_wrapped({connector.name: connector for connector in connectors})
         models = self._each(document, "model", lambda table, path: self._model(table, path, document, by_name))
         callers = self._each(document, "caller", lambda table, path: self._caller(table, path, ledger))
         operators = self._each(document, "operator", self._peer)
@@ -184,6 +186,8 @@ class _Reading:
         values = read_values(table, (*common, *own), path, self.complaints)
         if kind is not None:
             self._check_url(kind, values, path)
+            if kind.wraps and values.get("credential") is not None:
+                self.complaints.add(f"{path}.credential", f"belongs to the connector that {kind.wraps} names")
         if len(self.complaints.all) > before:
             return None
         settings = {key.name: values.pop(key.name) for key in own}
@@ -191,6 +195,15 @@ class _Reading:
             self._say_faults(kind.faults(settings), path)
         del values["allow_plain_http"]
         return Connector(settings=settings, **values) if len(self.complaints.all) == before else None
+
+    def _with_wrapped(self, connectors: Mapping[str, Connector]) -> dict[str, Connector]:
+        """Those that stand before another one, with that one; one that is broken is complained of elsewhere."""
+        whole = {}
+        for name, connector in connectors.items():
+            wraps = self._kinds[connector.kind].wraps
+            other = connectors.get(connector.settings[wraps]) if wraps else None
+            whole[name] = structs.replace(connector, wrapped=other) if other else connector
+        return whole
 
     def _without_keys_of_others(self, table: dict[str, Any], known: set[str], path: str) -> dict[str, Any]:
         """What is left of a connector's table; a key that another kind has is said to be that kind's."""
@@ -240,18 +253,25 @@ class _Reading:
         settings = {key.name: values.pop(key.name) for key in own}
         connector = connectors.get(values["connector"])
         if kind is not None and connector is not None:
-            self._say_faults(kind.model_faults(connector.settings, settings), path)
+            self._say_faults(kind.model_faults((connector.wrapped or connector).settings, settings), path)
         model = Model(prices=prices, settings=settings, **values)
         return model if len(self.complaints.all) == before else None
 
     def _kind_of_model(self, table: Any, document: dict[str, Any]) -> KindKeys | None:
-        """The kind of the connector that a model names, where there is such a connector of a kind that is built."""
-        wanted = _id_of(table, "connector")
-        for connector in _list(document, "connector"):
-            if wanted and _id_of(connector, "name") == wanted and isinstance(connector, dict):
-                kind = connector.get("kind")
-                return self._kinds.get(kind) if isinstance(kind, str) else None
-        return None
+        """The kind of the connector that a model names, or of the one that stands behind it, where it is built."""
+        connector, kind = self._named(_id_of(table, "connector"), document)
+        if kind is not None and kind.wraps:
+            _, kind = self._named(_id_of(connector, kind.wraps), document)
+            return None if kind is None or kind.wraps else kind
+        return kind
+
+    def _named(self, name: str | None, document: dict[str, Any]) -> tuple[dict[str, Any], KindKeys | None]:
+        """The raw table of a connector and its kind, as far as there are such."""
+        for table in _list(document, "connector"):
+            if name and _id_of(table, "name") == name:
+                kind = table.get("kind")
+                return table, self._kinds.get(kind) if isinstance(kind, str) else None
+        return {}, None
 
     def _prices(self, price_tables: list[Any], path: str) -> tuple[DatedPrice, ...]:
         before = len(self.complaints.all)
@@ -282,12 +302,29 @@ class _Reading:
                     self.complaints.add(f"{kind}[{at}].{id_key}", f"{name} is the {id_key} of an earlier {kind}")
                 seen |= {name} if name else set()
         connectors, models = _names(document, "connector"), _names(document, "model")
+        for at, table in enumerate(_list(document, "connector")):
+            self._check_wrapped(table, connectors, f"connector[{at}]", document)
         for at, table in enumerate(_list(document, "model")):
             self._check_known(_id_of(table, "connector"), "connector", connectors, f"model[{at}].connector")
         for at, table in enumerate(_list(document, "caller")):
             wanted = table.get("models") if isinstance(table, dict) else None
             for position, name in enumerate(wanted if isinstance(wanted, list) else ()):
                 self._check_known(name, "model", models, f"caller[{at}].models[{position}]")
+
+    def _check_wrapped(self, table: Any, connectors: set[str], path: str, document: dict[str, Any]) -> None:
+        name = _id_of(table, "name")
+        kind = self._kinds.get(table["kind"]) if name and isinstance(table.get("kind"), str) else None
+        wanted = _id_of(table, kind.wraps) if kind and kind.wraps else None
+        if kind is None or wanted is None:
+            return
+        self._check_known(wanted, "connector", connectors, f"{path}.{kind.wraps}")
+        _, other = self._named(wanted, document)
+        if wanted == name:
+            self.complaints.add(f"{path}.{kind.wraps}", "names this connector itself")
+        elif other is not None and other.wraps:
+            self.complaints.add(
+                f"{path}.{kind.wraps}", f"{wanted} stands before another connector itself: name that one"
+            )
 
     def _check_known(self, name: Any, kind: str, known: set[str], path: str) -> None:
         if _is_id(name) and name not in known:

@@ -69,7 +69,10 @@ class Caller(Struct, frozen=True, kw_only=True):
 
 
 class Connector(Struct, frozen=True, kw_only=True):
-    """`settings` holds what the kind's own key table asked for, already checked."""
+    """`settings` holds what the kind's own key table asked for, already checked.
+
+    `wrapped` is the connector that this one stands before, where its kind stands before one.
+    """
 
     name: str
     kind: str
@@ -81,6 +84,7 @@ class Connector(Struct, frozen=True, kw_only=True):
     body_bytes_max: int
     usage: Literal["required", "bound", "estimate"]
     settings: Mapping[str, Any]
+    wrapped: Connector | None = None
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -104,3 +108,9 @@ class Config(Struct, frozen=True, kw_only=True):
     operators: tuple[PeerRule, ...]
     connectors: Mapping[str, Connector]
     models: Mapping[str, Model]
+
+    @property
+    def only_wrapped(self) -> frozenset[str]:
+        """Connectors that no model uses and that another one stands before: they are there for that one alone."""
+        wrapped = {connector.wrapped.name for connector in self.connectors.values() if connector.wrapped}
+        return frozenset(wrapped - {model.connector for model in self.models.values()})

@@ -15,9 +15,13 @@ from sidecar.ops.credentials import Secret
 class Kind(Struct, frozen=True):
     """`build` may raise ConfigFaults for what only building can find, such as a script's mistakes.
 
-    `warnings` says what of a sound configuration is hardly meant: keys, and why.
+    `warnings` says what of a sound configuration is hardly meant: keys, and why. `credential_of` is the table whose
+    credential it is built with, None for none. `build_unasked` makes one that only ever lowers, so it wants neither a
+    credential nor whoever it would ask to be there; where it is None, `build` without a secret makes such a one.
     """
 
     config: KindKeys
     build: Callable[[ConnectorConfig, Secret | None], Connector]
     warnings: Callable[[ConnectorConfig], Iterable[Fault]] = lambda config: ()
+    credential_of: Callable[[ConnectorConfig], ConnectorConfig | None] = lambda config: config
+    build_unasked: Callable[[ConnectorConfig], Connector] | None = None

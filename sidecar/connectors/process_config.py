@@ -36,6 +36,15 @@ def _build(config: ConnectorConfig, secret: Secret | None) -> Process:
     environment = _whole_environment(settings["environment"], secret)
     plan = Plan(argv=settings["argv"], environment=environment, cwd=settings["cwd"])
     _check(plan)
+    return _built(config, plan, secret)
+
+
+def _build_unasked(config: ConnectorConfig) -> Process:
+    """Its program is never run, so it need not be there."""
+    return _built(config, Plan(argv=config.settings["argv"], environment={}, cwd=config.settings["cwd"]), None)
+
+
+def _built(config: ConnectorConfig, plan: Plan, secret: Secret | None) -> Process:
     return Process(
         plan,
         name=config.name,
@@ -96,4 +105,4 @@ def _check(plan: Plan) -> None:
         raise ConfigFaults([Complaint("argv", f"{path} may not be run by this user")])
 
 
-KIND: Final = Kind(KindKeys(_keys), _build)
+KIND: Final = Kind(KindKeys(_keys), _build, build_unasked=_build_unasked)

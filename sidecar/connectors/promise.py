@@ -120,6 +120,7 @@ class Answer:
         self._fresh_id = fresh_id
         self._on_first = on_first
         self._on_event = on_event
+        self._overhearing: OnEvent | None = None
         self._secret: str | None = None
         self._hiding: Hiding | None = None  # of the text that `on_event` hears
         self._closed: list[TransportEventPayload] = []
@@ -138,7 +139,12 @@ class Answer:
         """From now on this hears every piece as it comes."""
         if self._hiding is not None:
             self._hiding.begin_behind("".join(self._text))
-        self._on_event = on_event
+        self._on_event = _both(self._overhearing, on_event)
+
+    def overhear(self, on_event: OnEvent) -> None:
+        """This, too, hears every piece, before whoever listens; for a connector that has another one answer, once."""
+        self._overhearing = on_event
+        self._on_event = _both(on_event, self._on_event)
 
     def _shown(self, said: str) -> str:
         return said if self._secret is None else said.replace(self._secret, SHOWN)
@@ -252,6 +258,17 @@ class Answer:
         if self.ended is None:
             self._say_rest()
             self.ended = ended
+
+
+def _both(first: OnEvent | None, second: OnEvent | None) -> OnEvent | None:
+    if first is None or second is None:
+        return first or second
+
+    def hear(sequence: int, payload: TransportEventPayload) -> None:
+        first(sequence, payload)
+        second(sequence, payload)
+
+    return hear
 
 
 class Connector(Protocol):

@@ -118,6 +118,7 @@ class Status:
         )
 
     def _connectors(self, seen: set[str], *, all_of_them: bool) -> tuple[ConnectorStatus, ...]:
+        """One that only stands behind a recording one is asked under that one's name."""
         return tuple(
             [
                 ConnectorStatus(
@@ -127,6 +128,6 @@ class Status:
                     concurrent_requests_max=connector.concurrent_requests_max,
                 )
                 for name, connector in sorted(self._config.connectors.items())
-                if all_of_them or name in seen
+                if name in seen or (all_of_them and name not in self._config.only_wrapped)
             ]
         )

@@ -27,7 +27,7 @@ from sidecar.contract.client_frames import TransportQuoted, TransportStatusRepor
 from sidecar.contract.values import TransportInvocation, TransportResult
 from sidecar.rules.framing import FrameSplitter, framed
 
-IDS = ("r0", "r1", "r2", "r3")
+IDS = ("r0", "r1", "r2")
 CALLER = daemon_says.CALLER
 INVOCATIONS: dict[str, TransportInvocation] = {
     name: invocation_of(new_request("npc", name, request_id=name), CALLER, Terms()) for name in IDS
@@ -76,7 +76,6 @@ class Conversations(RuleBasedStateMachine):
         self.is_connected = False
         self.sent: defaultdict[str, set[bytes]] = defaultdict(set)  # what went out under each id
         self.unanswered: list[tuple[str, str]] = []  # that the daemon has read on this connection
-        self.statuses_read = 0
         self.on_the_way = b""
         self.streams = False  # the hello that the daemon has read last asks for live events
         self.may_run: set[str] = set()  # ids that the daemon may have begun before this connection
@@ -123,9 +122,10 @@ class Conversations(RuleBasedStateMachine):
     @rule()
     def connect(self) -> None:
         self.is_connected = True
-        self.unanswered, self.on_the_way, self.statuses_read = [], b"", 0
+        self.unanswered, self.on_the_way = [], b""
         self.streams, self.told_live = False, {}
         self.session.connected()
+        self.read()
 
     @precondition(lambda self: self.is_connected)
     @rule()
@@ -160,24 +160,24 @@ class Conversations(RuleBasedStateMachine):
         """Any result, or the oldest of the quotes and status questions."""
         kind, name = asked = choice.choice(self.unanswered)
         self.unanswered.remove(asked)  # the oldest of its like
-        if kind == "status":
-            self.statuses_read += 1
-            self.say(daemon_says.status_report(self.statuses_read))
-        elif kind == "quote":
-            self.say(daemon_says.quoted(name, IDS.index(name)))
-        elif stops and name not in self.may_run and name not in self.told_live:  # it runs nothing, and has run nothing
+        if (
+            kind == "invocation" and stops and name not in self.may_run and name not in self.told_live
+        ):  # it runs nothing, and has run nothing
             self.say(daemon_says.error("shutting_down", name))
         else:
-            self.say(daemon_says.result(name, f"of {name}"))
+            self.say(ANSWERS[kind](name))
 
     def say(self, frame: bytes) -> None:
         self.on_the_way += framed(frame)
 
     @precondition(lambda self: self.is_connected and self.on_the_way)
-    @rule(length=st.integers(1, 400))
-    def arrive(self, length: int) -> None:
-        arrived, self.on_the_way = self.on_the_way[:length], self.on_the_way[length:]
+    @rule(length=st.none() | st.integers(1, 400))
+    def arrive(self, length: int | None) -> None:
+        """All that is on the way, or some of it."""
+        end = len(self.on_the_way) if length is None else length
+        arrived, self.on_the_way = self.on_the_way[:end], self.on_the_way[end:]
         self.session.receive(arrived)
+        self.read()
 
     @precondition(lambda self: self.is_connected)
     @rule()
@@ -208,31 +208,33 @@ class Conversations(RuleBasedStateMachine):
         assert self.session.wants_connection == bool([w for w in self.waiting if w.answer is None])
 
     def teardown(self) -> None:
-        """Whatever happened before: a daemon that stays answers everybody, and nothing is left."""
-        if self.is_connected:
-            self.lose()
-        if self.session.wants_connection:
+        """Whatever happened before: a daemon that goes on answers everybody, and nothing is left."""
+        if self.session.wants_connection and not self.is_connected:
             self.connect()
-            while self.session.wants_connection:
-                self.read()
-                for kind, name in self.unanswered:
-                    self.say(
-                        daemon_says.status_report()
-                        if kind == "status"
-                        else daemon_says.quoted(name, IDS.index(name))
-                        if kind == "quote"
-                        else daemon_says.result(name, f"of {name}")
-                    )
-                self.unanswered = []
-                self.session.receive(self.on_the_way)
-                self.on_the_way = b""
+        if self.is_connected:
+            self.read()
+        while self.unanswered or self.on_the_way:
+            for kind, name in self.unanswered:
+                self.say(ANSWERS[kind](name))
+            self.unanswered = []
+            self.arrive(None)
+        if self.session.wants_connection:
+            assert all(asked.parked for asked in self.session._waiting), "it waits for nothing"
             self.lose()
+            self.teardown()
         self.answers_are_ones_own()
         assert not self.waiting
-        assert not self.session._waiting
-        assert not self.session._invocations
-        assert not self.session._unsent
-        assert not self.session._due
+        if self.is_connected:
+            self.lose()
+        for left in (self.session._waiting, self.session._invocations, self.session._unsent, self.session._due):
+            assert not left
+
+
+ANSWERS: dict[str, Callable[[str], bytes]] = {
+    "status": lambda _: daemon_says.status_report(),
+    "quote": lambda name: daemon_says.quoted(name, IDS.index(name)),
+    "invocation": lambda name: daemon_says.result(name, f"of {name}"),
+}
 
 
 def told(run: LiveRun, answer: TransportResult) -> str:
@@ -261,7 +263,9 @@ def check(kind: str, name: str, answer: Any) -> None:
 
 
 TestConversations = Conversations.TestCase
-TestConversations.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestConversations.settings = settings(
+    max_examples=200, stateful_step_count=50, deadline=None, report_multiple_bugs=False
+)
 
 
 # --- single claims ------------------------------------------------------------------------------------------------
@@ -340,3 +344,66 @@ def test_what_is_left_before_it_went_out_never_goes_out() -> None:
     session.status(STATUS_FRAME, a_waiter())
     session.leave(waiter)
     assert [kind_of(frame) for frame in connected(session)] == ["status"]
+
+
+def test_quotes_and_status_reports_are_answered_in_their_order() -> None:
+    session = a_session()
+    waiters = [a_waiter() for _ in range(4)]
+    for waiter in waiters[:2]:
+        session.status(STATUS_FRAME, waiter)
+    for waiter in waiters[2:]:
+        session.quote(sealed_quote(INVOCATIONS["r0"]), CALLER, "r0", waiter)
+    connected(session)
+    said = [daemon_says.quoted("r0", 1), daemon_says.status_report(1)]
+    said += [daemon_says.status_report(2), daemon_says.quoted("r0", 2)]
+    session.receive(b"".join(map(framed, said)))
+    assert [waiter.answer.daemon.live_requests for waiter in waiters[:2]] == [1, 2]
+    assert [waiter.answer.worst_case_micro_usd for waiter in waiters[2:]] == [1, 2]
+
+
+def live_of(session: Session, name: str = "r0") -> tuple[Waiter, LiveRun]:
+    waiter = a_waiter(live=(run := LiveRun(1000)))
+    session.invoke(sealed(INVOCATIONS[name]), CALLER, name, waiter)
+    return waiter, run
+
+
+def test_after_a_lost_connection_live_events_begin_in_the_midst_and_are_not_told() -> None:
+    session = a_session()
+    _, run = live_of(session)
+    connected(session)
+    session.lost(Disconnected("lost"))
+    late = live_of(session)[1]
+    assert run.over
+    assert late.over
+
+
+def test_what_a_stopping_daemon_has_not_run_is_streamed_from_its_beginning() -> None:
+    session = a_session()
+    _, run = live_of(session)
+    connected(session)
+    session.receive(framed(daemon_says.error("shutting_down", "r0")))
+    session.lost(Disconnected("lost"))
+    assert not run.over
+
+
+def test_an_abandoned_request_that_was_lost_is_asked_afresh() -> None:
+    session = a_session()
+    session.invoke(sealed(INVOCATIONS["r0"]), CALLER, "r0", waiter := a_waiter())
+    connected(session)
+    session.leave(waiter)
+    session.lost(Disconnected("lost"))
+    assert connected(session) == []
+    session.invoke(sealed(INVOCATIONS["r0"]), CALLER, "r0", a_waiter())
+    assert [kind_of(frame) for frame in frames_of(session.outgoing())] == ["invocation"]
+
+
+def test_an_abandoned_request_that_is_asked_again_is_sent_again_after_a_loss() -> None:
+    session = a_session()
+    session.invoke(sealed(INVOCATIONS["r0"]), CALLER, "r0", waiter := a_waiter())
+    connected(session)
+    session.leave(waiter)
+    assert not session.wants_connection
+    session.invoke(sealed(INVOCATIONS["r0"]), CALLER, "r0", a_waiter())
+    assert session.wants_connection
+    session.lost(Disconnected("lost"))
+    assert [kind_of(frame) for frame in connected(session)] == ["invocation"]

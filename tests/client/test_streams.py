@@ -104,7 +104,19 @@ def test_events_come_before_the_result_does(way: Way, path: Path) -> None:
         way.run(body)
 
 
-def test_live_events_that_the_result_does_not_begin_with_are_told_as_wrong(way: Way, path: Path) -> None:
+def test_a_stream_of_what_ran_already_hears_the_first_text_from_its_middle_and_says_so(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client, client.stream(asked()) as stream:
+            texts = [event.payload.chosen.text async for event in stream]
+            assert texts == ["ll", "o"]
+            assert (stream.is_whole, stream.result.text) == (False, "hello")
+
+    live = [daemon_says.live("r1", text_event(piece)) for piece in ("ll", "o")]
+    with fake_daemon(path, streaming(*live, daemon_says.result("r1", "hello"))):
+        way.run(body)
+
+
+def test_live_events_that_the_result_does_not_hold_are_told_as_wrong(way: Way, path: Path) -> None:
     async def body() -> None:
         async with way.client(path) as client:
             with pytest.raises(NotADaemon, match="live events"):

@@ -21,6 +21,9 @@ from sidecar.contract import values as v
 RESPONSE_BYTES_MAX = 50_000
 
 every_connector = pytest.mark.parametrize("made", CONNECTORS.values(), ids=CONNECTORS.keys())
+# A recording has ended, so nothing can hang in it.
+_HANGING = {name: made for name, made in CONNECTORS.items() if name != "recorded (replay)"}
+every_connector_that_can_hang = pytest.mark.parametrize("made", _HANGING.values(), ids=_HANGING.keys())
 
 
 def a_request(*items: v.InputItem) -> v.ProviderRequest:
@@ -55,7 +58,7 @@ def end(answer: Answer) -> Ended:
 
 
 def test_every_kind_that_is_built_is_held_to_the_contract() -> None:
-    assert set(CONNECTORS) == set(KINDS)
+    assert {name.partition(" ")[0] for name in CONNECTORS} == set(KINDS)
 
 
 @every_connector
@@ -135,7 +138,7 @@ async def test_where_nothing_was_sent_nothing_is_paid(made: Made) -> None:
     assert (end(answer).kind, end(answer).usage) == ("unavailable", v.NOTHING_USED)
 
 
-@every_connector
+@every_connector_that_can_hang
 async def test_cancelled_it_lets_the_cancellation_pass_and_says_no_end_of_its_own(made: Made) -> None:
     async with made("hangs") as connector:
         lowered = connector.lower(a_request(), "tiny")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +41,7 @@ def heard_of(said: str, cuts: list[int], *, listens_after: int = 0) -> tuple[lis
     answer = Answer(frozenset(), 10_000)
     answer.hide(KEY)
     edges = [0, *sorted(cuts), len(said)]
-    for at, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+    for at, (start, end) in enumerate(pairwise(edges)):
         if at == listens_after:
             answer.listen(hear)
         answer.text(said[start:end])

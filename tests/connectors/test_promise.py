@@ -112,3 +112,16 @@ def test_a_credential_that_could_be_a_word_changes_no_answer() -> None:
     answer.text("the key is under the mat")
     assert answer.events()[0].text_delta
     assert answer.events()[0].text_delta.text == "the key is under the mat"
+
+
+def test_whoever_overhears_an_answer_hears_all_of_it_whoever_listens_besides() -> None:
+    heard: list[tuple[int, object]] = []
+    overheard: list[tuple[int, object]] = []
+    answer = Answer(frozenset(), 1000)
+    answer.overhear(lambda sequence, payload: overheard.append((sequence, payload)))
+    answer.text("one ")
+    answer.listen(lambda sequence, payload: heard.append((sequence, payload)))
+    answer.texts(["two ", "three"])
+    answer.tool_call("c1", "look", "")
+    assert [sequence for sequence, _ in overheard] == [0, 0, 0, 1]
+    assert heard == overheard[1:]

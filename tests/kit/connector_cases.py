@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 from kit import messages_streams
 from kit.process_cases import process
+from kit.recorded_cases import recording, replaying
 from kit.stub_http import Reply, chunked, stub_provider
 
 from sidecar.connectors import anthropic_messages as messages
@@ -46,6 +47,22 @@ async def scripted(behaviour: str) -> AsyncIterator[Connector]:
         "unreachable": Rule(fail=ScriptedFailure("unavailable", "nobody is there"), nothing_sent=True),
     }[behaviour]
     yield Scripted((rule,))
+
+
+@asynccontextmanager
+async def recorded(behaviour: str) -> AsyncIterator[Connector]:
+    async with scripted(behaviour) as wrapped, recording(wrapped) as connector:
+        yield connector
+
+
+@asynccontextmanager
+async def replayed(behaviour: str) -> AsyncIterator[Connector]:
+    """What has ended: nothing hangs, and a huge answer is no larger than one that comes at once can be."""
+    async with scripted("text" if behaviour == "hangs" else behaviour) as wrapped:
+        if behaviour == "huge":
+            wrapped = Scripted((Rule(deltas=("Hello " * 1000, "there " * 10_000), usage=USED),))
+        async with replaying(wrapped) as connector:
+            yield connector
 
 
 def _chunk(delta: object, finish: str | None = None) -> bytes:
@@ -278,5 +295,7 @@ CONNECTORS: dict[str, Made] = {
     "openai_chat": openai_chat,
     "openai_responses": openai_responses,
     "process": process,
+    "recorded": recorded,
+    "recorded (replay)": replayed,
     "scripted": scripted,
 }

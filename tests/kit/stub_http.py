@@ -6,9 +6,11 @@ Each request that arrives whole is counted and kept; what answers it is a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 import trio
 
@@ -90,6 +92,27 @@ async def stub_provider(reply: Reply | Callable[[int], Reply]) -> AsyncIterator[
         nursery.start_soon(trio.serve_listeners, stub.serve, listeners)
         yield stub
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def stub_on_a_thread(reply: Reply | Callable[[int], Reply]) -> Iterator[StubProvider]:
+    """The same, served by a thread of its own, so that the block may wait for other processes."""
+    ready: SimpleQueue[tuple[StubProvider, trio.CancelScope, trio.lowlevel.TrioToken]] = SimpleQueue()
+
+    async def serve() -> None:
+        with trio.CancelScope() as scope:
+            async with stub_provider(reply) as stub:
+                ready.put((stub, scope, trio.lowlevel.current_trio_token()))
+                await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    stub, scope, token = ready.get(timeout=20)
+    try:
+        yield stub
+    finally:
+        trio.from_thread.run_sync(scope.cancel, trio_token=token)
+        thread.join()
 
 
 def head(status: int = 200, *headers: str, content_type: str = "text/event-stream") -> bytes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgpack
@@ -15,93 +13,16 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import build
+from kit.connected import Client, Gated, answering, asked, request_id_of, served
 from kit.memory_ledger import MemoryLedger
 from kit.road import HeldConnector, Road, said
 
 from sidecar.connectors.promise import Answer, Lowered
-from sidecar.connectors.script import Rule
-from sidecar.connectors.scripted import Scripted
 from sidecar.ledger.face import Recorded
 from sidecar.rules.framing import framed
 from sidecar.service.held import HeldBytes
 
 Clock = trio.testing.MockClock
-
-
-def asked(request_id: str, **changes: Any) -> bytes:
-    return build.frame(build.request(request_id=request_id), **changes)
-
-
-def request_id_of(answer: bytes) -> str:
-    return str(msgpack.unpackb(answer)["request_id"])
-
-
-class Client:
-    """The other end of a connection."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-        self._received = b""
-
-    async def send(self, *frames: bytes) -> None:
-        await self.stream.send_all(b"".join(map(framed, frames)))
-
-    async def receive(self) -> bytes | None:
-        """The next frame; None where the daemon has ended its side."""
-        while (frame := self._whole()) is None:
-            more = await self.stream.receive_some(65_536)
-            if not more:
-                assert not self._received, "the daemon stopped in the middle of a frame"
-                return None
-            self._received += more
-        return frame
-
-    async def heard(self, number: int) -> list[str]:
-        frames = [await self.receive() for _ in range(number)]
-        return [said(frame) for frame in frames if frame is not None]
-
-    async def hang_up(self) -> None:
-        await self.stream.aclose()
-
-    def _whole(self) -> bytes | None:
-        length = int.from_bytes(self._received[:4], "big")
-        if len(self._received) < 4 + length or not length:
-            return None
-        frame, self._received = self._received[4 : 4 + length], self._received[4 + length :]
-        return frame
-
-
-@asynccontextmanager
-async def served(
-    road: Road, pair: Callable[[], tuple[Any, Any]] = trio.testing.memory_stream_pair, **terms: Any
-) -> AsyncIterator[Client]:
-    """A connection to this road; it must end by itself once the client has hung up."""
-    theirs, ours = pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(road.connection(ours, nursery, **terms).serve)
-        client = Client(theirs)
-        yield client
-        await client.hang_up()
-        while road.exchange.running:
-            await road.ended.park()
-
-
-def answering(**rule: Any) -> Scripted:
-    return Scripted((Rule(**rule),))
-
-
-class Gated(HeldConnector):
-    """Each request has a gate of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gates: dict[str, trio.Event] = {}
-
-    async def exchange(self, lowered: Lowered, answer: Answer) -> None:
-        self.asked.append(lowered)
-        answer.sent = True
-        await self.gates.setdefault(lowered.request.request_id, trio.Event()).wait()
-        await Scripted().exchange(lowered, answer)
 
 
 # --- order ------------------------------------------------------------------------------------------------------

@@ -11,20 +11,17 @@ from __future__ import annotations
 import json
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import chain, repeat
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import msgpack
 import pytest
-import trio
 from kit.daemon_process import Process, invocation, running_daemon, wait_until
 from kit.ledger_view import LedgerView
 from kit.road import receipt, said
-from kit.stub_http import Reply, StubProvider, chunked, head, stub_provider, whole
+from kit.stub_http import Reply, StubProvider, chunked, head, stub_on_a_thread, whole
 
 from sidecar.connectors.messages import wait_in
 from sidecar.contract.values import STORED_AS_IS, BeginRecord, CompletedRecord
@@ -246,25 +243,10 @@ def reply_to(stub: StubProvider, number: int) -> Reply:
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[StubProvider]:
-    """The stub on a thread of its own, so that the tests may block."""
-    ready: SimpleQueue[tuple[StubProvider, trio.CancelScope, trio.lowlevel.TrioToken]] = SimpleQueue()
-
-    async def serve() -> None:
-        stubs: list[StubProvider] = []
-        with trio.CancelScope() as scope:
-            async with stub_provider(lambda number: reply_to(stubs[0], number)) as stub:
-                stubs.append(stub)
-                ready.put((stub, scope, trio.lowlevel.current_trio_token()))
-                await trio.sleep_forever()
-
-    thread = threading.Thread(target=trio.run, args=(serve,))
-    thread.start()
-    stub, scope, token = ready.get(timeout=20)
-    try:
+    stubs: list[StubProvider] = []
+    with stub_on_a_thread(lambda number: reply_to(stubs[0], number)) as stub:
+        stubs.append(stub)
         yield stub
-    finally:
-        trio.from_thread.run_sync(scope.cancel, trio_token=token)
-        thread.join()
 
 
 def way_to(name: str, url: str, more: str = "") -> str:
