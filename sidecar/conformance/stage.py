@@ -212,13 +212,17 @@ class Stage:
         if hello.protocol != PROTOCOL:
             self.fault(f"the client says hello for protocol {hello.protocol}; it is {PROTOCOL}")
         line.hello = hello
+        if self.scene.parting is not None:
+            await line.send(self.scene.parting)
+            await line.hang_up()
+            return
         welcome = {
             "schema_id": TRANSPORT_WELCOME,
             "callers": list(self.scene.callers),
             "frame_bytes_max": FRAME_BYTES_MAX,
             "join": hello.join,
             "protocol": PROTOCOL,
-            "server": "conformance",
+            "server": self.scene.server,
             "stream_events": hello.stream_events,
         }
         await line.send(canonical(welcome))

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from conformance import small_driver
 from kit.daemon_process import running_daemon
 
+import sidecar
 from sidecar.cli.conformance import EXIT_CODES
 from sidecar.cli.main import main
 from sidecar.conformance import goldens
@@ -176,3 +178,9 @@ def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().out
     for code, meaning in EXIT_CODES.items():
         assert f"{code:>3}  {meaning}" in said
+
+
+def test_a_wheel_carries_the_goldens_where_they_are_looked_for() -> None:
+    project = tomllib.loads((Path(sidecar.__file__).parents[1] / "pyproject.toml").read_text())
+    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]["goldens"]
+    assert Path(sidecar.__file__).parents[1] / carried == goldens._PLACES[0]
