@@ -123,7 +123,7 @@ class Driver:
         if process is None:
             return
         with trio.CancelScope(shield=True):  # a killed process ends at once
-            if process.returncode is None:  # it leads a session of its own: what it has started ends with it
+            if process.returncode is None:  # it leads a group: what it has started ends with it
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

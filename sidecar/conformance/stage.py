@@ -143,9 +143,8 @@ class Stage:
         self.told[at].append(one)
         self._wake()
 
-    async def quiet(self) -> None:
-        """Until the scene is over and every connection is closed."""
-        await self.over.wait() if not self.scene.endless else None
+    async def all_closed(self) -> None:
+        """Until the client has left every connection."""
         await self._until(lambda: self._open == 0, None)
 
     async def serve(self, stream: trio.SocketStream) -> None:
