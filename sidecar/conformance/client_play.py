@@ -31,6 +31,7 @@ __all__ = ["NoDriver", "proven"]
 _SETTLE_SECONDS_MAX: Final = 2.0  # for what has been sent before the driver answered
 _CLOSING_SECONDS_MAX: Final = 0.25  # for a client that is still closing; one that never does is not held up for long
 _DEATHS_MAX: Final = 10
+_FOLDER_BYTES_MAX: Final = 95  # a socket's path has at most 107, and its name here some
 _BACKLOG: Final = 16
 
 
@@ -40,6 +41,8 @@ async def proven(
 ) -> None:  # fmt: skip
     """Every vector, one after the other; each has `timeout_seconds`. Raises NoDriver."""
     with TemporaryDirectory(prefix="sidecar-") as folder:
+        if len(os.fsencode(folder)) > _FOLDER_BYTES_MAX:
+            raise NoDriver(f"no socket can be made in {folder}: set TMPDIR to a directory with a shorter name")
         driver = Driver(command, Path(folder) / "stderr", start_seconds_max=timeout_seconds)
         deaths = 0
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,14 @@ async def test_what_is_no_driver_is_told_so(source: str, why: str) -> None:
 async def test_a_command_that_can_not_be_started_is_told_so() -> None:
     with pytest.raises(NoDriver, match="no-such-command can't be started"):
         await verdicts("encode/the smallest", command=["no-such-command"])
+
+
+async def test_a_folder_that_no_socket_fits_into_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(NoDriver, match="set TMPDIR to a directory with a shorter name"):
+        await verdicts("encode/the smallest")
 
 
 @pytest.mark.parametrize(

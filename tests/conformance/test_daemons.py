@@ -128,7 +128,7 @@ FAULTS: dict[str, tuple[str, Alter, str]] = {
     "another digest in the receipt": (
         "transcripts/text",
         on("result", changed(*RECEIPT, "provider_request_sha256", to=[9] * 32)),
-        "provider_request_sha256[0] is 9 in place of",
+        ".provider_request_sha256[",
     ),
     "another refusal": (
         "transcripts/refusals",
