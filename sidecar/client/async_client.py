@@ -267,7 +267,8 @@ class Stream:
 
     It asks when the block is entered; leaving the block early only stops the
     waiting. Raises in the loop what invoke() would raise: then `events` of a
-    RequestFailed has what there was, and the pieces told before are void.
+    RequestFailed has what there was, and the pieces told before are void. A
+    request that ran already on another connection may be JoinedLate.
     """
 
     def __init__(self, client: AsyncClient, request: Asking, terms: Terms) -> None:
@@ -304,7 +305,7 @@ class Stream:
                 return event
             assert self._waiter.answer is not None
             self._result = result_of(self._waiter.answer)
-            self._rest = iter(self._telling.rest(self._result.events))
+            self._rest = iter(self._telling.rest(self._result.request_id, self._result.events))
         for event in self._rest:
             return event
         raise StopAsyncIteration

@@ -226,7 +226,8 @@ class BlockingStream:
 
     It asks when the block is entered; leaving the block early only stops the
     waiting. Raises in the loop what invoke() would raise: then `events` of a
-    RequestFailed has what there was, and the pieces told before are void.
+    RequestFailed has what there was, and the pieces told before are void. A
+    request that ran already on another connection may be JoinedLate.
     One thread iterates it.
     """
 
@@ -263,7 +264,7 @@ class BlockingStream:
                 return event
             if answer is not None:
                 self._result = result_of(answer)
-                self._rest = iter(self._telling.rest(self._result.events))
+                self._rest = iter(self._telling.rest(self._result.request_id, self._result.events))
         return next(self._rest)
 
     @property

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from sidecar.client.errors import NotADaemon
+from sidecar.client.errors import JoinedLate
 from sidecar.contract.values import TextDelta, TransportEvent, TransportEventPayload
 
 
@@ -85,39 +85,29 @@ class Telling:
             self._others[event.sequence] = payload
         return event
 
-    def rest(self, events: tuple[TransportEvent, ...]) -> list[TransportEvent]:
-        """What of the result is not told yet. Raises NotADaemon if what was told is not the beginning of it."""
-        told = len(self._texts) + len(self._others)
-        rest: list[TransportEvent] = []
-        for place, event in enumerate(events):
-            if place >= told:
-                rest.append(event)
-                continue
-            left = self._left(event, is_last=place == told - 1)
-            if left is not None:
-                rest.append(left)
-        if told > len(events):
-            raise _other()
+    def rest(self, request_id: str, events: tuple[TransportEvent, ...]) -> list[TransportEvent]:
+        """What of the result is not told yet. Raises JoinedLate if what was told is not the beginning of it."""
+        rest = self._rest(events)
+        if rest is None:
+            raise JoinedLate(request_id)
         return rest
 
-    def _left(self, event: TransportEvent, *, is_last: bool) -> TransportEvent | None:
-        payload = event.payload.chosen
-        if not isinstance(payload, TextDelta):
-            if self._others.get(event.sequence) != payload:
-                raise _other()
+    def _rest(self, events: tuple[TransportEvent, ...]) -> list[TransportEvent] | None:
+        told = len(self._texts) + len(self._others)
+        if told > len(events):
             return None
-        said = "".join(self._texts.get(event.sequence, ()))
-        if (
-            event.sequence not in self._texts
-            or not payload.text.startswith(said)
-            or (said != payload.text and not is_last)
-        ):
-            raise _other()
-        if said == payload.text:
-            return None
-        text = TextDelta(text=payload.text[len(said) :])
-        return TransportEvent(sequence=event.sequence, payload=TransportEventPayload(text_delta=text))
-
-
-def _other() -> NotADaemon:
-    return NotADaemon("the live events were not the beginning of the result; invoke() gets the result as it stands")
+        rest = list(events[told:])
+        for event in events[:told]:
+            payload = event.payload.chosen
+            if not isinstance(payload, TextDelta):
+                if self._others.get(event.sequence) != payload:
+                    return None
+                continue
+            said = "".join(self._texts.get(event.sequence, ()))
+            if said == payload.text:
+                continue
+            if not said or event is not events[told - 1] or not payload.text.startswith(said):
+                return None
+            left = TextDelta(text=payload.text[len(said) :])
+            rest.insert(0, TransportEvent(sequence=event.sequence, payload=TransportEventPayload(text_delta=left)))
+        return rest

@@ -62,7 +62,7 @@ def test_what_is_told_adds_up_to_the_result(
             run.end()
     while (read := telling.next_live()) is not None:
         told.append(read)
-    told += telling.rest(tuple(whole))
+    told += telling.rest("r1", tuple(whole))
     assert joined(told) == joined(whole)
 
 
@@ -80,7 +80,7 @@ def test_a_gap_between_events_ends_the_run_and_loses_nothing(
     told: list[TransportEvent] = []
     while (read := telling.next_live()) is not None:
         told.append(read)
-    told += telling.rest(tuple(whole))
+    told += telling.rest("r1", tuple(whole))
     assert joined(told) == joined(whole)
 
 
