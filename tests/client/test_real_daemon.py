@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from kit.counted_provider import CountedProvider, counted_provider
-from kit.daemon_process import Process, running_daemon, spawn, wait_ready, write_config
+from kit.daemon_process import Process, running_daemon, spawn, wait_ready, wait_until, write_config
 from kit.fake_daemon import Peer, fake_daemon
 from kit.three_clients import Way
 
@@ -311,8 +311,7 @@ def test_a_lost_connection_is_joined_again_and_answered_once(
             peer.say(through.ask(peer.frames[-1]))
             peer.expect("invocation")
             through.send(peer.frames[-1])
-            while provider.requests == 0:
-                pass
+            wait_until(lambda: provider.requests == 1)
 
     def passing(peer: Peer) -> None:
         with daemon.connect() as through:
