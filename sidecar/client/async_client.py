@@ -221,6 +221,7 @@ class AsyncClient:
             yield
         finally:
             self._session.leave(waiter)
+            self._link.stir()
 
     async def _answer(self, waiter: Waiter, woken: _Woken) -> Answer | SidecarError:
         await self._until(waiter, woken, waiter.is_answered)

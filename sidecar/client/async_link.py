@@ -69,7 +69,7 @@ class AsyncLink:
             self._ended.set()
 
     def stir(self) -> None:
-        """The session has something new to send, or somebody to connect for."""
+        """The session has something new to send, or somebody to connect for, or nobody any more."""
         self._stirred.set()
         self._stirred = anyio.Event()
 
@@ -81,7 +81,7 @@ class AsyncLink:
                 delays, is_first = self._patience.delays(), True
                 await self._stirred.wait()
             if not is_first:
-                await anyio.sleep(next(delays))
+                await self._pause(next(delays))
                 if not session.wants_connection:
                     continue
             is_first = False
@@ -95,6 +95,12 @@ class AsyncLink:
                 session.lost(await self._carried(stream))
             if session.has_progressed:
                 delays, is_first = self._patience.delays(), True
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the next attempt, or until nobody waits for one any more."""
+        with anyio.move_on_after(seconds):
+            while self._session.wants_connection:
+                await self._stirred.wait()
 
     async def _carried(self, stream: ByteStream) -> SidecarError:
         """Serves this connection until it is over; why it is."""

@@ -74,17 +74,13 @@ def test_asking_again_while_the_abandoned_one_runs_waits_for_the_same_answer(way
 
 
 def test_the_whole_client_can_be_cancelled(way: Way, path: Path) -> None:
-    def part(peer: Peer) -> None:
-        peer.welcome()
-        peer.until_hung_up()
-
     async def body() -> None:
         with anyio.move_on_after(0.05) as scope:
             async with way.client(path) as client:
                 await client.invoke(asked())
         assert scope.cancelled_caught
 
-    with fake_daemon(path, part):
+    with fake_daemon(path, Peer.until_hung_up):
         way.run(body)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.daemon_says import call_event, text_event
 
+from sidecar.client.errors import JoinedLate
 from sidecar.client.pieces import LiveRun, Telling
 from sidecar.contract.values import TextDelta, TransportEvent
 
@@ -90,3 +92,24 @@ def test_never_more_is_unread_than_the_bound(lengths: list[int], unread_bytes_ma
     for length_bytes in lengths:
         run.offer(text_event("x"), length_bytes)
         assert sum(queued for _, queued in run._unread) <= unread_bytes_max
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        [text_event("ell")],
+        [text_event("he"), call_event("look", 1)],
+        [text_event("hello"), call_event("other", 1)],
+        [text_event("hello"), call_event("look", 1), text_event("more than there is", 2)],
+        [call_event("look", 0)],
+    ],
+    ids=["midst", "a_text_without_its_end", "another_call", "too_much", "another_kind"],
+)
+def test_what_is_no_beginning_of_the_result_is_told_as_that(live: list[TransportEvent]) -> None:
+    run = LiveRun(unread_bytes_max=10_000)
+    telling = Telling(run)
+    for event in live:
+        run.offer(event, 10)
+        assert telling.next_live() is event
+    with pytest.raises(JoinedLate):
+        telling.rest("r1", (text_event("hello"), call_event("look", 1)))
