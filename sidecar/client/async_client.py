@@ -256,8 +256,7 @@ class Stream:
 
     It asks when the block is entered; leaving the block early only stops the
     waiting. Raises in the loop what invoke() would raise: then `events` of a
-    RequestFailed has what there was, and the pieces told before are void. A
-    request that ran already on another connection may be JoinedLate.
+    RequestFailed has what there was, and the pieces told before are void.
     """
 
     def __init__(self, client: AsyncClient, request: Asking, terms: Terms) -> None:
@@ -296,10 +295,19 @@ class Stream:
                 return event
             assert self._waiter.answer is not None
             self._result = result_of(self._waiter.answer)
-            self._rest = iter(self._telling.rest(self._result.request_id, self._result.events))
+            self._rest = iter(self._telling.rest(self._result.events))
         for event in self._rest:
             return event
         raise StopAsyncIteration
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the pieces add up to the result, known at its end.
+
+        False where the very same bytes ran already when this stream asked: what
+        came live then began in the middle of the first text, and `result` has all of it.
+        """
+        return self._telling.is_whole
 
     @property
     def result(self) -> Result:

@@ -226,24 +226,6 @@ class NotADaemon(SidecarError):
         return meanings.NOT_A_DAEMON
 
 
-class JoinedLate(SidecarError):
-    """A stream joined its request in the midst of a text, so what it told is no beginning; its `result` is whole.
-
-    That takes a request which ran already, on another connection, when the stream asked for the same bytes.
-    """
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__(request_id)
-        self.request_id = request_id
-
-    @property
-    def meaning(self) -> Meaning:
-        return meanings.JOINED_LATE
-
-    def told(self) -> str:
-        return f"{self.request_id} ran already: its live events began in the midst of the answer"
-
-
 class WhichCaller(SidecarError):
     """No caller was named, and this user may not be just one: `callers` are those, where the daemon was asked."""
 

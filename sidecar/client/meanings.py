@@ -88,5 +88,4 @@ CONNECTION_FAULTS: Final[Mapping[ConnectionFault, Meaning]] = {
 }
 
 NOT_A_DAEMON: Final = Meaning("no", "look at the socket path; an invocation that was sent is safe to send again")
-JOINED_LATE: Final = Meaning("same_bytes", "show stream.result in place of what was told: it has the whole answer")
 WHICH_CALLER: Final = Meaning("no", "name the caller: AsyncClient(path, caller=...) or Client(path, caller=...)")

@@ -1,4 +1,4 @@
-"""A stream's live events, so told that their pieces always add up to the result. Pure.
+"""A stream's live events, so told that their pieces add up to the result. Pure.
 
 Two halves meet in a queue, and neither waits for the other. `LiveRun` belongs
 to whoever reads the connection: it takes live events as long as they are one
@@ -7,6 +7,10 @@ who leaves too much unread ends the run for good: what comes live after that
 can't be placed, and the result carries it all anyway. `Telling` belongs to
 whoever iterates: it tells what is queued, then completes it from the result.
 So a stream that nobody reads costs a bounded number of bytes and holds up nobody.
+
+One thing can't be told while it happens: where another client's very same
+bytes are running already, the first text comes from its middle on. The result
+shows it, and `is_whole` says it then.
 
 The queue and the two counters are each written by one side only, so the halves
 may live in two threads without a lock.
@@ -17,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from sidecar.client.errors import JoinedLate
+from sidecar.client.errors import NotADaemon
 from sidecar.contract.values import TextDelta, TransportEvent, TransportEventPayload
 
 
@@ -72,6 +76,7 @@ class Telling:
         self._run = run
         self._texts: dict[int, list[str]] = {}
         self._others: dict[int, Any] = {}
+        self.is_whole = True  # what was told adds up to the result
 
     def next_live(self) -> TransportEvent | None:
         """The next unread live event, noted as told."""
@@ -85,29 +90,42 @@ class Telling:
             self._others[event.sequence] = payload
         return event
 
-    def rest(self, request_id: str, events: tuple[TransportEvent, ...]) -> list[TransportEvent]:
-        """What of the result is not told yet. Raises JoinedLate if what was told is not the beginning of it."""
-        rest = self._rest(events)
-        if rest is None:
-            raise JoinedLate(request_id)
+    def rest(self, events: tuple[TransportEvent, ...]) -> list[TransportEvent]:
+        """What of the result is not told yet. Raises NotADaemon if what was told is not of it."""
+        told = len(self._texts) + len(self._others)
+        rest: list[TransportEvent] = []
+        for place, event in enumerate(events):
+            if place >= told:
+                rest.append(event)
+                continue
+            left = self._left(event, is_last=place == told - 1)
+            if left is not None:
+                rest.append(left)
+        if told > len(events):
+            raise _other()
         return rest
 
-    def _rest(self, events: tuple[TransportEvent, ...]) -> list[TransportEvent] | None:
-        told = len(self._texts) + len(self._others)
-        if told > len(events):
+    def _left(self, event: TransportEvent, *, is_last: bool) -> TransportEvent | None:
+        payload = event.payload.chosen
+        if not isinstance(payload, TextDelta):
+            if self._others.get(event.sequence) != payload:
+                raise _other()
             return None
-        rest = list(events[told:])
-        for event in events[:told]:
-            payload = event.payload.chosen
-            if not isinstance(payload, TextDelta):
-                if self._others.get(event.sequence) != payload:
-                    return None
-                continue
-            said = "".join(self._texts.get(event.sequence, ()))
-            if said == payload.text:
-                continue
-            if not said or event is not events[told - 1] or not payload.text.startswith(said):
-                return None
-            left = TextDelta(text=payload.text[len(said) :])
-            rest.insert(0, TransportEvent(sequence=event.sequence, payload=TransportEventPayload(text_delta=left)))
-        return rest
+        said = "".join(self._texts.get(event.sequence, ()))
+        if event.sequence == 0 and said in payload.text[1:] and not payload.text.startswith(said):
+            self.is_whole = False
+            return None
+        if (
+            event.sequence not in self._texts
+            or not payload.text.startswith(said)
+            or (said != payload.text and not is_last)
+        ):
+            raise _other()
+        if said == payload.text:
+            return None
+        text = TextDelta(text=payload.text[len(said) :])
+        return TransportEvent(sequence=event.sequence, payload=TransportEventPayload(text_delta=text))
+
+
+def _other() -> NotADaemon:
+    return NotADaemon("the live events were not the beginning of the result; invoke() gets the result as it stands")

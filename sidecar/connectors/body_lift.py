@@ -59,6 +59,7 @@ class BodyLift(ABC):
         self._has_event = False
         self._text = UnicodePieces()
         self._response_id: str | None = None
+        self._model_said: object = None
         self.is_over = False
 
     # --- what each API's lift says ----------------------------------------------------------------------------
@@ -175,8 +176,10 @@ class BodyLift(ABC):
         said = word(response_id)
         if self._response_id is None and said and said.isprintable():
             self._response_id = self._clean(said)[:_RESPONSE_ID_CHARACTERS_MAX]
-        if not is_same_family(self._upstream, word(model)):
-            self._answer.note("other_model")
+        if model != self._model_said:  # every event of a stream says it again
+            self._model_said = model
+            if not is_same_family(self._upstream, word(model)):
+                self._answer.note("other_model")
 
     def _counted(self, usage: Usage, clamped: bool) -> Usage:
         """The usage, with a note where a part was above its total."""

@@ -6,6 +6,7 @@
     text_matches = "^hel+o$"    # ... or matches this regular expression
     tool = "look"               # the input ends with a result of this tool
     times = 1                   # the rule answers this often, then the next one that matches does
+    name = "the first"          # has no meaning here: rules that are alike but for their names are counted apart
 
     delay_ms = 0                # before the answer begins
     delta_delay_ms = 0          # before each delta
@@ -67,6 +68,7 @@ class ScriptedFailure(Struct, frozen=True):
 class Rule(Struct, frozen=True, kw_only=True):
     """One rule; the module's docstring says what each member means. `usage` None: derived from the request."""
 
+    name: str | None = None
     model: str | None = None
     text: str | None = None
     text_matches: re.Pattern[str] | None = None
@@ -98,11 +100,19 @@ def read_script(path: Path) -> tuple[Rule, ...]:
     """The rules of a script file. Raises ConfigFaults with every complaint."""
     try:
         source = path.read_text(encoding="utf-8")
-        document = tomllib.loads(source)
     except OSError as error:
         raise ConfigFaults([Complaint(str(path), error.strerror or str(error))]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigFaults([Complaint(str(path), f"is no TOML: {error}")]) from None
+    return rules_of(source, str(path))
+
+
+def rules_of(source: str, place: str) -> tuple[Rule, ...]:
+    """The rules of a script's text, which stands in `place`. Raises ConfigFaults with every complaint."""
+    try:
+        document = tomllib.loads(source)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigFaults([Complaint(place, f"is no TOML: {error}")]) from None
     complaints = Complaints(lines_of(source))
     read_table(document, (Key("rule", _tables, []),), "", complaints)
     tables = document.get("rule", [])
@@ -197,6 +207,7 @@ def _failure(value: Any) -> ScriptedFailure:
 
 
 _RULE_KEYS = (
+    Key("name", text, None),
     Key("model", an_id, None),
     Key("text", text, None),
     Key("text_matches", _regular_expression, None),

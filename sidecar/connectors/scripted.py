@@ -5,6 +5,11 @@ ends the input, word by word, one token a word; where a tool call is required it
 calls the first tool. Its usage depends on the request alone and stays within
 the bounds of section 5, so budgets and receipts behave as with a paid provider.
 With a script, rules decide; see `sidecar.connectors.script`.
+
+For tests, a script can be looked at again whenever a request is lowered (then
+lowering is not pure), and what is asked be kept in a file. A request is
+answered by the rules that stood when it was lowered. A rule that stands in the
+script as it did before keeps its count.
 """
 
 from __future__ import annotations
@@ -19,9 +24,11 @@ from typing import Any, Final
 import trio
 from msgspec import Struct, structs
 
+from sidecar.connectors.asked_file import AskedFile
 from sidecar.connectors.messages import clean_message
 from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered, Rejected
 from sidecar.connectors.script import ABSENT, Rule
+from sidecar.connectors.script_file import ScriptFile
 from sidecar.contract import canonical
 from sidecar.contract.values import InputItem, ProviderRequest, StopReason, Usage
 
@@ -40,23 +47,20 @@ _PLAIN_VALUES: Final[dict[str, Any]] = {
 }
 
 
-class _Prepared:
-    """A rule, where it stands, and what can be told before it is asked."""
+class _Prepared(Struct, frozen=True):
+    """A rule, and what can be told before it is asked; `nth` tells it from rules of one script that are equal to it."""
 
-    __slots__ = ("at", "echoes", "rule", "waits", "words")
-
-    def __init__(self, at: int, rule: Rule) -> None:
-        self.at = at
-        self.rule = rule
-        self.words = _words_of(rule)
-        self.echoes = rule.deltas is None and not rule.calls and not rule.fail and not rule.hang
-        many = rule.repeat * len(rule.deltas or ()) >= _DELTAS_PER_CHECKPOINT
-        self.waits = bool(rule.delay_ms or rule.delta_delay_ms or rule.hang or many)
+    rule: Rule
+    nth: int
+    words: int
+    echoes: bool
+    waits: bool
 
 
 class _Asked(Struct, frozen=True):
-    """What the rules look at, and what an echo is made of."""
+    """The rules that are to answer, what they look at, and what an echo is made of."""
 
+    rules: tuple[_Prepared, ...]
     model: str
     last_text: str
     last_tool: str | None
@@ -64,12 +68,19 @@ class _Asked(Struct, frozen=True):
 
 
 class Scripted:
-    """Answers by the first rule that matches; an echo where none does."""
+    """Answers by the first rule that matches; an echo where none does.
 
-    def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
+    `script`, where it is given, says the rules from its first look on.
+    """
+
+    def __init__(
+        self, rules: tuple[Rule, ...] = (), *, script: ScriptFile | None = None, asked_file: AskedFile | None = None
+    ) -> None:
         self._rules = rules
-        self._prepared = tuple(_Prepared(at, rule) for at, rule in enumerate(rules))
-        self._answered: Counter[int] = Counter()
+        self._prepared = _prepared(rules)
+        self._answered: Counter[_Prepared] = Counter()  # of rules with `times`
+        self._script = script
+        self._asked_file = asked_file
 
     def lower(self, request: ProviderRequest, upstream: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Lowered:
         kept = tuple([item for item in request.input if not item.reasoning_state or _is_usable(item, upstream)])
@@ -77,8 +88,8 @@ class Scripted:
             raise Rejected("nothing is left of the input without reasoning states that this model can't use")
         dropped = len(request.input) - len(kept)
         usable = structs.replace(request, input=kept) if dropped else request
-        asked = _asked(usable)
-        self._reject(asked)
+        asked = _asked(usable, self._standing())
+        _reject(asked)
         return Lowered(
             request=usable,
             upstream=upstream,
@@ -91,6 +102,8 @@ class Scripted:
         chosen = self._chosen_for(lowered.body)
         if chosen.waits:
             return False
+        if not self._is_kept(lowered, answer):
+            return True
         rule = self._take(chosen, answer)
         said, cut = self._say_first(chosen, lowered, answer)
         for _ in range(rule.repeat):
@@ -103,6 +116,8 @@ class Scripted:
     async def exchange(self, lowered: Lowered, answer: Answer) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.at_once(lowered, answer):
+            return
+        if not self._is_kept(lowered, answer):
             return
         chosen = self._chosen_for(lowered.body)
         rule = self._take(chosen, answer)
@@ -117,25 +132,36 @@ class Scripted:
     async def aclose(self) -> None:
         """Nothing is kept open."""
 
-    def _reject(self, asked: _Asked) -> None:
-        """By rules alone and not by how often they have answered, for this must be pure."""
-        for rule in self._rules:
-            if rule.matches(asked.model, asked.last_text, asked.last_tool):
-                if rule.reject is not None:
-                    raise Rejected(rule.reject)
-                if rule.times is None:
-                    return
+    def _standing(self) -> tuple[_Prepared, ...]:
+        """The rules of now. Raises Rejected where the script can't be read any more."""
+        if self._script is not None and (rules := self._script.rules()) is not self._rules:
+            self._rules, self._prepared = rules, _prepared(rules)
+            for gone in self._answered.keys() - set(self._prepared):
+                del self._answered[gone]
+        return self._prepared
+
+    def _is_kept(self, lowered: Lowered, answer: Answer) -> bool:
+        """Whether the file of what is asked has this request; if it can't be written, the answer has failed."""
+        if self._asked_file is None:
+            return True
+        try:
+            self._asked_file.add(lowered.request)
+        except OSError as error:
+            answer.fail("unavailable", clean_message(f"asked_file can't be written: {error.strerror or error}"))
+            return False
+        return True
 
     def _chosen_for(self, asked: _Asked) -> _Prepared:
-        for prepared in self._prepared:
+        for prepared in asked.rules:
             rule = prepared.rule
-            used_up = rule.times is not None and self._answered[prepared.at] >= rule.times
+            used_up = rule.times is not None and self._answered[prepared] >= rule.times
             if rule.reject is None and not used_up and rule.matches(asked.model, asked.last_text, asked.last_tool):
                 return prepared
         return _ECHO
 
     def _take(self, chosen: _Prepared, answer: Answer) -> Rule:
-        self._answered[chosen.at] += 1
+        if chosen.rule.times is not None:
+            self._answered[chosen] += 1
         answer.sent = not chosen.rule.nothing_sent
         return chosen.rule
 
@@ -175,7 +201,34 @@ class Scripted:
         answer.complete(rule.stop or natural, usage, f"scripted-{lowered.request.request_id}")
 
 
-def _asked(request: ProviderRequest) -> _Asked:
+def _prepared(rules: tuple[Rule, ...]) -> tuple[_Prepared, ...]:
+    alike: Counter[Rule] = Counter()
+    prepared = []
+    for rule in rules:
+        prepared.append(_prepare(rule, alike[rule]))
+        alike[rule] += 1
+    return tuple(prepared)
+
+
+def _prepare(rule: Rule, nth: int) -> _Prepared:
+    echoes = rule.deltas is None and not rule.calls and not rule.fail and not rule.hang
+    many = rule.repeat * len(rule.deltas or ()) >= _DELTAS_PER_CHECKPOINT
+    waits = bool(rule.delay_ms or rule.delta_delay_ms or rule.hang or many)
+    return _Prepared(rule, nth, _words_of(rule), echoes, waits)
+
+
+def _reject(asked: _Asked) -> None:
+    """By rules alone and not by how often they have answered, for this must be pure."""
+    for prepared in asked.rules:
+        rule = prepared.rule
+        if rule.matches(asked.model, asked.last_text, asked.last_tool):
+            if rule.reject is not None:
+                raise Rejected(rule.reject)
+            if rule.times is None:
+                return
+
+
+def _asked(request: ProviderRequest, rules: tuple[_Prepared, ...]) -> _Asked:
     last_text, last_tool = "nothing was said", None
     names: dict[str, str] = {}
     for item in request.input:
@@ -186,7 +239,7 @@ def _asked(request: ProviderRequest) -> _Asked:
     if result := request.input[-1].tool_result:
         last_tool = names.get(result.call_id)
     input_tokens = 1 + len(canonical.encode(request)) // _BYTES_PER_TOKEN
-    return _Asked(request.model, last_text, last_tool, input_tokens)
+    return _Asked(rules, request.model, last_text, last_tool, input_tokens)
 
 
 def _echo(lowered: Lowered, answer: Answer) -> tuple[int, bool]:
@@ -276,4 +329,4 @@ def _is_usable(item: InputItem, upstream: str) -> bool:
     )
 
 
-_ECHO: Final = _Prepared(-1, Rule())
+_ECHO: Final = _prepare(Rule(), 0)

@@ -1,7 +1,7 @@
 """What is on its way to one client, in order, and never more than its bounds.
 
-Frames are sent at the end of the loop's turn; a writer is needed only for what
-the kernel has not taken then. What a client doesn't read piles up here, so in
+Answers are sent at the end of the loop's turn, live events at once; a writer is
+needed only for what the kernel has not taken then. What a client doesn't read piles up here, so in
 this order, each by the bytes that are unsent:
 
     above LIVE_BYTES_MAX       live events are dropped: the result carries them all
@@ -60,6 +60,17 @@ class Outgoing:
 
     def send(self, frame: bytes) -> None:
         """An answer; the length prefix is put before it. Nothing where the connection has broken."""
+        self._queue(frame, self._at_end_of_turn)
+
+    def send_live(self, frame: bytes) -> bool:
+        """A live event, at once, if there is room for it; False where it was dropped."""
+        if self.unsent_bytes + len(frame) > LIVE_BYTES_MAX:
+            return False
+        self._queue(frame, _at_once)  # a provider's events come one by one: there is nothing to send it together with
+        return True
+
+    def _queue(self, frame: bytes, when: Callable[[Act], None]) -> None:
+        """Behind what is on its way; where nothing is, it is written `when` says."""
         if self.broken:
             return
         outgoing = framed(frame)
@@ -71,16 +82,9 @@ class Outgoing:
             self._cut()
         elif not self.writing:
             self.writing = True
-            self._at_end_of_turn(self._write_now)
+            when(self._write_now)
         else:
             self._be_patient(again=False)
-
-    def send_live(self, frame: bytes) -> bool:
-        """A live event, if there is room for it; False where it was dropped."""
-        if self.unsent_bytes + len(frame) > LIVE_BYTES_MAX:
-            return False
-        self.send(frame)
-        return True
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -148,3 +152,7 @@ class Outgoing:
         self._frames = None
         self._stream.hang_up()
         self._on_change()
+
+
+def _at_once(act: Act) -> None:
+    act()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks import ledger
+from benchmarks import first_token, ledger
 from benchmarks.lean_client import LeanClient, find_compiler
 from benchmarks.printed import filesystem, machine, spread
 from benchmarks.road import CONNECTIONS, PAYLOAD_BYTES, SYNCED_BYTES, Bench, Load, Round
@@ -23,6 +23,7 @@ from benchmarks.road import CONNECTIONS, PAYLOAD_BYTES, SYNCED_BYTES, Bench, Loa
 P50_BAR = 3.5  # x (echo p50 + the two syncs), at 1 connection
 RATE_BAR = 0.20  # x echo, at 64 connections
 IDLE_BAR_MB = 48.0
+_OTHERS = {"ledger": ledger.main, "first_token": first_token.main}
 _FLOOR = (
     "import trio, msgspec, ssl; print(next(l for l in open('/proc/self/status') if l.startswith('VmRSS')).split()[1])"
 )
@@ -30,8 +31,8 @@ _FLOOR = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["ledger"]:
-        return ledger.main(given[1:])
+    if given and given[0] in _OTHERS:
+        return _OTHERS[given[0]](given[1:])
     asked = _arguments(given)
     asked.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as folder:

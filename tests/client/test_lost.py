@@ -225,21 +225,6 @@ def test_a_file_in_the_sockets_place_is_named_as_that(way: Way, path: Path) -> N
     way.run(body)
 
 
-def test_who_asks_later_does_not_wait_out_the_pauses_of_who_gave_up(way: Way, path: Path) -> None:
-    async def body() -> None:
-        pauses = {"backoff_seconds_first": 60, "backoff_seconds_max": 60}
-        async with way.client(path, connect_seconds_max=0.5, **pauses) as client:
-            await raised(Disconnected, client.invoke(asked("r1")))
-            late.append(FakeDaemon(path, (answering,)))
-            assert (await client.invoke(asked("r2"))).text == "of r2"
-
-    late: list[FakeDaemon] = []
-    try:
-        way.run(body)
-    finally:
-        late[0].end()
-
-
 def test_a_daemon_that_does_not_come_back_is_told_once_expiry_and_grace_are_over(way: Way, path: Path) -> None:
     def losing(peer: Peer) -> None:
         peer.welcome()

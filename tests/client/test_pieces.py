@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.daemon_says import call_event, text_event
 
-from sidecar.client.errors import JoinedLate
+from sidecar.client.errors import NotADaemon
 from sidecar.client.pieces import LiveRun, Telling
 from sidecar.contract.values import TextDelta, TransportEvent
 
@@ -64,7 +64,7 @@ def test_what_is_told_adds_up_to_the_result(
             run.end()
     while (read := telling.next_live()) is not None:
         told.append(read)
-    told += telling.rest("r1", tuple(whole))
+    told += telling.rest(tuple(whole))
     assert joined(told) == joined(whole)
 
 
@@ -82,7 +82,7 @@ def test_a_gap_between_events_ends_the_run_and_loses_nothing(
     told: list[TransportEvent] = []
     while (read := telling.next_live()) is not None:
         told.append(read)
-    told += telling.rest("r1", tuple(whole))
+    told += telling.rest(tuple(whole))
     assert joined(told) == joined(whole)
 
 
@@ -97,13 +97,12 @@ def test_never_more_is_unread_than_the_bound(lengths: list[int], unread_bytes_ma
 @pytest.mark.parametrize(
     "live",
     [
-        [text_event("ell")],
         [text_event("he"), call_event("look", 1)],
         [text_event("hello"), call_event("other", 1)],
         [text_event("hello"), call_event("look", 1), text_event("more than there is", 2)],
         [call_event("look", 0)],
     ],
-    ids=["midst", "a_text_without_its_end", "another_call", "too_much", "another_kind"],
+    ids=["a_text_without_its_end", "another_call", "too_much", "another_kind"],
 )
 def test_what_is_no_beginning_of_the_result_is_told_as_that(live: list[TransportEvent]) -> None:
     run = LiveRun(unread_bytes_max=10_000)
@@ -111,5 +110,17 @@ def test_what_is_no_beginning_of_the_result_is_told_as_that(live: list[Transport
     for event in live:
         run.offer(event, 10)
         assert telling.next_live() is event
-    with pytest.raises(JoinedLate):
-        telling.rest("r1", (text_event("hello"), call_event("look", 1)))
+    with pytest.raises(NotADaemon):
+        telling.rest((text_event("hello"), call_event("look", 1)))
+
+
+@given(st.integers(1, 3), st.integers(0, 2))
+def test_a_join_in_mid_text_is_told_as_that_and_goes_on_with_what_follows(start: int, cut: int) -> None:
+    run = LiveRun(unread_bytes_max=10_000)
+    telling = Telling(run)
+    run.offer(text_event("goblin"[start : 6 - cut]), 10)
+    while telling.next_live() is not None:
+        pass
+    look = call_event("look", 1)
+    assert telling.rest((text_event("goblin"), look)) == [look]
+    assert not telling.is_whole

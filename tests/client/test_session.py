@@ -242,7 +242,7 @@ def told(run: LiveRun, answer: TransportResult) -> str:
     telling, events = Telling(run), []
     while (event := telling.next_live()) is not None:
         events.append(event)
-    events += telling.rest(answer.request_id, result_of(answer).events)
+    events += telling.rest(result_of(answer).events)
     return "".join(event.payload.chosen.text for event in events)
 
 

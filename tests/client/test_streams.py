@@ -11,7 +11,7 @@ from kit.daemon_says import text_event
 from kit.fake_daemon import Peer, fake_daemon
 from kit.three_clients import Way
 
-from sidecar.client import CostBound, JoinedLate, RequestFailed, new_request
+from sidecar.client import CostBound, NotADaemon, RequestFailed, new_request
 from sidecar.contract.values import Failed, TransportEvent
 
 
@@ -104,15 +104,25 @@ def test_events_come_before_the_result_does(way: Way, path: Path) -> None:
         way.run(body)
 
 
-def test_a_request_that_ran_already_may_be_joined_late_and_its_result_is_whole(way: Way, path: Path) -> None:
+def test_a_stream_of_what_ran_already_hears_the_first_text_from_its_middle_and_says_so(way: Way, path: Path) -> None:
     async def body() -> None:
         async with way.client(path) as client, client.stream(asked()) as stream:
-            assert pieces_of([await stream.__anext__()]) == [(0, "ell")]
-            with pytest.raises(JoinedLate, match="midst"):
-                await stream.__anext__()
-            assert stream.result.text == "hello"
+            texts = [event.payload.chosen.text async for event in stream]
+            assert texts == ["ll", "o"]
+            assert (stream.is_whole, stream.result.text) == (False, "hello")
 
-    with fake_daemon(path, streaming(daemon_says.live("r1", text_event("ell")), daemon_says.result("r1", "hello"))):
+    live = [daemon_says.live("r1", text_event(piece)) for piece in ("ll", "o")]
+    with fake_daemon(path, streaming(*live, daemon_says.result("r1", "hello"))):
+        way.run(body)
+
+
+def test_live_events_that_the_result_does_not_hold_are_told_as_wrong(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            with pytest.raises(NotADaemon, match="live events"):
+                await told(client, asked())
+
+    with fake_daemon(path, streaming(daemon_says.live("r1", text_event("x")), daemon_says.result("r1", "hello"))):
         way.run(body)
 
 

@@ -114,8 +114,20 @@ async def test_rests_are_as_many_as_turns_have_gone_by_and_no_more() -> None:
     assert 80 <= await steps_of(work) <= 120
 
 
+async def test_a_wait_between_two_steps_is_a_rest() -> None:
+    pace = Pace(Ticking(2 * TURN_SECONDS_MAX))
+
+    async def waiting_work() -> None:
+        for _ in range(1_000):
+            await trio.lowlevel.checkpoint()
+            await pace.rest()
+
+    assert await steps_of(waiting_work) == 1_000
+
+
 async def test_a_rest_of_work_that_must_go_on_is_not_cut() -> None:
     pace = Pace(Ticking(2 * TURN_SECONDS_MAX))
+    await pace.rest()  # its turn begins
     with trio.CancelScope() as scope:
         scope.cancel()
         await pace.rest_uncancelled()
