@@ -15,7 +15,8 @@ reads these lines and fails on anything else.
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
     service     who is calling, the listener, one connection, one exchange (decided, then carried), the task tree
     testing     for a game's own tests: the daemon in a process of its own, its script said by the test, a pytest plugin
-    cli         serve, check, call, ledger, demo
+    conformance  proofs from outside: a daemon played against the goldens, a client in any language on a scripted daemon
+    cli         serve, check, call, quote, status, cancel, ledger, demo, conformance
 
 `contract` and `rules` are deaf: no async, no sockets, no clock, no randomness, no logging.
 """

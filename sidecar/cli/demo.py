@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sidecar.cli.dial import Dialed, invocation_frame, read_answer
+from sidecar.cli.dial import Dialed, invocation_of, read_answer
 from sidecar.cli.output import line_out, say
 from sidecar.cli.stops import Stops
+from sidecar.contract import canonical
 from sidecar.contract.values import (
     PROVIDER_REQUEST,
     AssistantText,
@@ -187,7 +188,8 @@ def _asked(
         max_output_tokens=64,
     )
     expires_at = time.time_ns() // 1_000_000 + 60_000
-    frame = invocation_frame(request, caller=caller, expires_at_unix_ms=expires_at, max_cost_micro_usd=100_000)
+    asked = invocation_of(request, caller=caller, expires_at_unix_ms=expires_at, max_cost_micro_usd=100_000)
+    frame = canonical.encode(asked)
     answer = dialed.ask(frame)
     result = read_answer(answer)
     assert isinstance(result, TransportResult), result

@@ -1,4 +1,9 @@
-"""What a command line needs of a client: build an invocation, send it, read the one answer. Blocking."""
+"""What a command line needs of a client: build an invocation, send a frame, read what the daemon says. Blocking.
+
+The clients in `sidecar.client` dial again where a connection is lost, and wait
+for a daemon that is about to come. Who types a command is told so instead, at
+once, and decides; so here is one connection, and no second try.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +11,30 @@ import os
 import socket
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
-
-import msgspec
+from typing import Any, Final, Self, TypeVar, cast
 
 from sidecar.cli.exits import CommandFault
+from sidecar.client import daemon_frames
+from sidecar.client.errors import NotADaemon
 from sidecar.contract import canonical
+from sidecar.contract.client_frames import PROTOCOL, TRANSPORT_HELLO, TransportHello, TransportWelcome
 from sidecar.contract.values import (
     TRANSPORT_INVOCATION,
     ProviderRequest,
     TransportError,
     TransportInvocation,
     TransportResult,
+    Value,
 )
-from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSplitter, framed
+from sidecar.ops.version import version_of_sidecar
+from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize, FrameSplitter, framed
 
 _RECEIVE_BYTES = 65_536
 _SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
-_results = msgspec.msgpack.Decoder(TransportResult)
-_errors = msgspec.msgpack.Decoder(TransportError)
+_Said = TypeVar("_Said", bound=Value)
 
 
 class Trouble(Exception):
@@ -37,12 +45,12 @@ class Trouble(Exception):
         self.kind = kind
 
 
-def invocation_frame(
+def invocation_of(
     request: ProviderRequest, *, caller: str, expires_at_unix_ms: int, max_cost_micro_usd: int
-) -> bytes:
-    """The canonical invocation of a request, without its length prefix; its digests are computed here."""
+) -> TransportInvocation:
+    """The invocation of a request; its digests are computed here."""
     digest = canonical.digest(canonical.encode(request))
-    invocation = TransportInvocation(
+    return TransportInvocation(
         schema_id=TRANSPORT_INVOCATION,
         caller_runtime_id=caller,
         expires_at_unix_ms=expires_at_unix_ms,
@@ -51,19 +59,23 @@ def invocation_frame(
         provider_request_sha256=digest,
         request=request,
     )
-    return canonical.encode(invocation)
+
+
+def read_said(frame: bytes, *types: type[_Said]) -> _Said | TransportError:
+    """What the daemon said, if it is one of these. Raises NotADaemon for what is none, nor an error."""
+    said: Any = daemon_frames.read(frame)
+    if not isinstance(said, (*types, TransportError)):
+        raise NotADaemon(f"what listens there said {said.schema_id}, which answers nothing that was asked")
+    return cast("_Said | TransportError", said)
 
 
 def read_answer(frame: bytes) -> TransportResult | TransportError:
-    """What the daemon said. Raises msgspec.MsgspecError for what no daemon says."""
-    try:
-        return _results.decode(frame)
-    except msgspec.ValidationError:
-        return _errors.decode(frame)
+    """What the daemon answered to an invocation. Raises NotADaemon for anything else."""
+    return read_said(frame, TransportResult)
 
 
 class Dialed:
-    """One connection to a daemon; one frame out, one frame back.
+    """One connection to a daemon.
 
     `give_up_at`, on the monotonic clock, bounds all of it: past it anything
     here raises TimeoutError. Without it, it waits for as long as it takes.
@@ -72,7 +84,7 @@ class Dialed:
     def __init__(self, path: Path, *, give_up_at: float | None = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._splitter = FrameSplitter(FRAME_BYTES_LIMIT)
-        self._give_up_at = give_up_at
+        self.give_up_at = give_up_at
         try:
             self._bound_the_wait()
             self._socket.connect(str(path))
@@ -87,22 +99,39 @@ class Dialed:
         self._socket.close()
 
     def ask(self, frame: bytes) -> bytes:
-        """Raises ConnectionError if the daemon closes before it has answered, FrameSize if it answers no frame."""
+        """The next frame that the daemon says once this one is sent. Raises as `send` and `receive`."""
+        self.send(frame)
+        return self.receive()
+
+    def send(self, frame: bytes) -> None:
         self._bound_the_wait()
         with suppress(BrokenPipeError, ConnectionResetError):  # a daemon that closes has said why before
             self._socket.sendall(framed(frame))
-        while (answer := self._splitter.next_frame()) is None:
+
+    def receive(self) -> bytes:
+        """Raises ConnectionError if the daemon closes before it has said more, FrameSize if that is no frame."""
+        if (said := self._next_frame()) is None:
+            raise ConnectionResetError("the daemon closed the connection before it had answered")
+        return said
+
+    def finish(self) -> bytes | None:
+        """Says that nothing more comes. The next frame of the daemon, or None where it has read all, and closed."""
+        self._socket.shutdown(socket.SHUT_WR)
+        return self._next_frame()
+
+    def _next_frame(self) -> bytes | None:
+        while (said := self._splitter.next_frame()) is None:
             self._bound_the_wait()
             received = self._socket.recv(_RECEIVE_BYTES)
             if not received:
-                raise ConnectionResetError("the daemon closed the connection before it had answered")
+                return None
             self._splitter.feed(received)
-        return answer
+        return said
 
     def _bound_the_wait(self) -> None:
-        if self._give_up_at is None:
+        if self.give_up_at is None:
             return
-        left = self._give_up_at - time.monotonic()
+        left = self.give_up_at - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time is over")
         self._socket.settimeout(left)
@@ -129,6 +158,40 @@ def dialed(socket: Path, give_up_at: float | None) -> Dialed:
                 "usage", f"--socket has {is_bytes} bytes; the kernel takes {_SOCKET_PATH_BYTES_MAX}"
             ) from None
         raise Trouble("no_socket", f"{socket}: {error.strerror}") from None
+
+
+@contextmanager
+def telling(socket: Path) -> Iterator[None]:
+    """What goes wrong on a connection to the daemon on this socket, as Trouble."""
+    try:
+        yield
+    except TimeoutError:
+        raise Trouble("no_answer", "the daemon has not answered in time") from None
+    except (FrameSize, NotADaemon):
+        raise Trouble("no_daemon_protocol", f"what listens on {socket} does not speak as sidecar does") from None
+    except OSError as error:
+        raise Trouble("connection_lost", str(error.strerror or error)) from None
+
+
+def answered(
+    socket: Path, frame: bytes, read: Callable[[bytes], _Said | TransportError], *, seconds_max: float | None
+) -> _Said | TransportError:
+    """One question, and its answer as `read` reads it. Raises Trouble where there is none."""
+    give_up_at = None if seconds_max is None else time.monotonic() + seconds_max
+    with dialed(socket, give_up_at) as daemon, telling(socket):
+        return read(daemon.ask(frame))
+
+
+def greeted(daemon: Dialed, command: str, *, stream_events: bool = False) -> TransportWelcome | TransportError:
+    """Says who asks, and whether live events are wanted. Raises as Dialed, and NotADaemon."""
+    hello = TransportHello(
+        schema_id=TRANSPORT_HELLO,
+        protocol=PROTOCOL,
+        client=f"sidecar {command} {version_of_sidecar()}",
+        stream_events=stream_events,
+        join=False,
+    )
+    return read_said(daemon.ask(canonical.encode(hello)), TransportWelcome)
 
 
 def _is_socket(path: Path) -> bool:

@@ -9,14 +9,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from sidecar.cli.asking import asked_by
 from sidecar.cli.call import add_arguments as add_call_arguments
-from sidecar.cli.call import asked_by, call
+from sidecar.cli.call import call
+from sidecar.cli.cancel import add_arguments as add_cancel_arguments
+from sidecar.cli.cancel import cancel
 from sidecar.cli.check import check
+from sidecar.cli.conformance import add_arguments as add_conformance_arguments
+from sidecar.cli.conformance import asked_by as conformance_asked_by
+from sidecar.cli.conformance import conformance
 from sidecar.cli.demo import demo
 from sidecar.cli.ledger import add_arguments as add_ledger_arguments
 from sidecar.cli.ledger import run as run_ledger_tool
 from sidecar.cli.output import StdoutLost, say, write_out
+from sidecar.cli.quote import add_arguments as add_quote_arguments
+from sidecar.cli.quote import quote
 from sidecar.cli.serve import serve
+from sidecar.cli.status import add_arguments as add_status_arguments
+from sidecar.cli.status import status
 from sidecar.cli.stops import Stopped
 from sidecar.ops.version import version_of_sidecar
 
@@ -42,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _hint(prog: str, message: str) -> str:
     """What most likely went wrong with a text."""
-    if not prog.endswith(" call"):
+    if not prog.endswith((" call", " quote")):
         return ""
     if message.endswith(" TEXT"):
         return "; a text that begins with a dash is written after --"
@@ -76,11 +86,19 @@ def _parser() -> tuple[_Parser, Mapping[str, argparse.ArgumentParser]]:
 
     calling = commands.add_parser("call", help="ask once: the answer's text to stdout, its receipt to stderr")
     add_call_arguments(calling)
+    add_quote_arguments(commands.add_parser("quote", help="what a call would be answered now, and cost at worst"))
+    add_cancel_arguments(commands.add_parser("cancel", help="end a request that is running: its deadline is now"))
+    add_status_arguments(
+        commands.add_parser("status", help="what the daemon holds: callers and their money, models, connectors")
+    )
 
     add_ledger_arguments(
         commands.add_parser("ledger", help="an operator's tools: verify, show, spend, export, resolve, check, repair")
     )
 
+    add_conformance_arguments(
+        commands.add_parser("conformance", help="prove a daemon, or a client in any language, against the goldens")
+    )
     commands.add_parser("demo", help="a conversation, a replay, a refusal and the ledger, in a temporary directory")
     return parser, commands.choices
 
@@ -115,6 +133,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         return check(asked.config, as_json=asked.json)
     if asked.command == "call":
         return call(asked_by(asked))
+    if asked.command == "quote":
+        return quote(asked_by(asked))
+    if asked.command == "cancel":
+        return cancel(asked)
+    if asked.command == "status":
+        return status(asked)
+    if asked.command == "conformance":
+        return conformance(conformance_asked_by(asked))
     if asked.command == "ledger":
         return run_ledger_tool(asked)
     return demo()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,17 +11,15 @@ from typing import Final, TypeVar
 import msgspec
 
 from sidecar.cli import advice
-from sidecar.cli.dial import Trouble, dialed
+from sidecar.cli.dial import Trouble, answered, read_said
 from sidecar.cli.exits import COMMAND_FAULTS, TRANSPORT_ERRORS
 from sidecar.cli.output import fault_out
 from sidecar.cli.stops import Stopped, Stops
 from sidecar.contract import canonical
 from sidecar.contract.operator_frames import OperatorChecked, OperatorFrame, OperatorResolve, OperatorResolved
 from sidecar.contract.values import TransportError
-from sidecar.rules.framing import FrameSize
 
 _Answer = TypeVar("_Answer", OperatorResolved, OperatorChecked)
-_errors: Final = msgspec.msgpack.Decoder(TransportError)
 
 EXIT_CODES: Final = {
     os.EX_USAGE: "wrong command line",
@@ -50,9 +47,10 @@ def asked(
     with Stops() as stops:
         try:
             with stops.raising():
-                answer = _answered(socket, frame, type_, seconds_max)
+                answer = answered(socket, canonical.encode(frame), partial(_read, type_), seconds_max=seconds_max)
         except Trouble as trouble:
-            return fault(COMMAND_FAULTS[trouble.kind].exit_code, str(trouble))
+            then = "; ask again what has become of it" if trouble.kind == "no_answer" else ""
+            return fault(COMMAND_FAULTS[trouble.kind].exit_code, f"{trouble}{then}")
         except Stopped as stopped:
             return fault(stopped.exit_code, f"{stopped.by}; the daemon may go on with what was asked")
         if isinstance(answer, TransportError):
@@ -61,31 +59,15 @@ def asked(
         return tell(answer)
 
 
+def _read(type_: type[_Answer], frame: bytes) -> _Answer | TransportError:
+    try:
+        return msgspec.msgpack.decode(frame, type=type_)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return read_said(frame, TransportError)
+
+
 def _what_helps(frame: OperatorFrame, error: TransportError) -> str:
     if error.code == "not_admitted":
         return "; [[operator]] in the daemon's configuration names who may"
     is_damage = advice.of_transport_error(error.code, error.message) is advice.RECORD_DAMAGED
     return f"; {advice.RECORD_DAMAGED.advice}" if is_damage and isinstance(frame, OperatorResolve) else ""
-
-
-def _answered(
-    socket: Path, frame: OperatorFrame, type_: type[_Answer], seconds_max: float | None
-) -> _Answer | TransportError:
-    give_up_at = None if seconds_max is None else time.monotonic() + seconds_max
-    with dialed(socket, give_up_at) as daemon:
-        try:
-            answer = daemon.ask(canonical.encode(frame))
-        except TimeoutError:
-            raise Trouble("no_answer", "the daemon has not answered in time; ask again what has become of it") from None
-        except FrameSize:
-            raise Trouble("no_daemon_protocol", f"what listens on {socket} does not speak as sidecar does") from None
-        except OSError as error:
-            raise Trouble("connection_lost", str(error.strerror or error)) from None
-    try:
-        return msgspec.msgpack.decode(answer, type=type_)
-    except msgspec.MsgspecError:
-        pass
-    try:
-        return _errors.decode(answer)
-    except msgspec.MsgspecError:
-        raise Trouble("no_daemon_protocol", f"what listens on {socket} does not speak as sidecar does") from None

@@ -6,11 +6,15 @@ import errno
 import json
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import UnsupportedOperation
-from typing import TextIO
+from typing import Final, TextIO
 
 from sidecar.cli.receipt import one_line, shown
+
+_CLEAR: Final = "\x1b[H\x1b[J"
+_COLUMNS, _LINES = 80, 24  # of a terminal that doesn't say
 
 
 class StdoutLost(Exception):
@@ -32,6 +36,98 @@ def write_out(text: str) -> None:
     except OSError as error:
         drop(sys.stdout)
         raise StdoutLost(error) from None
+
+
+class LiveText:
+    """Text to stdout piece by piece, each now: all of them and `end` are as one `write_out` of the text."""
+
+    def __init__(self) -> None:
+        self.written = ""  # all pieces
+        self._held = ""  # the begin of what may be one line's end over two pieces
+        self._open_line = False
+
+    def write(self, piece: str) -> None:
+        """Raises StdoutLost where it can't be written; then stdout is dropped."""
+        self.written += piece
+        with _dropped_where_lost():
+            self._write(piece, sys.stdout)
+
+    def end(self) -> None:
+        """No more pieces come: a terminal goes on with a new line."""
+        with _dropped_where_lost():
+            self._end(sys.stdout)
+
+    def _write(self, piece: str, out: TextIO | None) -> None:
+        if out is None:
+            raise OSError("it is closed")
+        out.flush()
+        if not out.isatty():
+            out.buffer.write(piece.encode())
+        else:
+            text = self._held + piece
+            self._held = "\r" if text.endswith("\r") else ""
+            self._put(shown(text.removesuffix("\r")), out)
+        out.buffer.flush()
+
+    def _put(self, text: str, out: TextIO) -> None:
+        out.buffer.write(text.encode(out.encoding, "replace"))
+        self._open_line = not text.endswith("\n") if text else self._open_line
+
+    def _end(self, out: TextIO | None) -> None:
+        if out is not None and out.isatty():
+            self._put(shown(self._held), out)
+            self._held = ""
+            if self._open_line:
+                self._put("\n", out)
+            out.buffer.flush()
+
+
+def screen_out(text: str, *, is_first: bool) -> None:
+    """`write_out` of lines that are shown again and again: a terminal shows the newest alone, cut to its height.
+
+    Where stdout is no terminal, or one that can't, they come below those before, with an empty line between.
+    """
+    with _dropped_where_lost():
+        out = sys.stdout
+        if out is None or not out.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+            _write_out(text if is_first else f"\n{text}", out)
+            return
+        size = os.get_terminal_size(out.fileno())
+        lines = cut(shown(text).splitlines(), size.columns or _COLUMNS, size.lines or _LINES)
+        out.flush()
+        out.buffer.write((_CLEAR + "".join(f"{line}\n" for line in lines)).encode(out.encoding, "replace"))
+        out.buffer.flush()
+
+
+def cut(lines: list[str], columns: int, rows: int) -> list[str]:
+    """As many of the lines as a screen of this size shows at once, its cursor's own row left free."""
+    free = rows - 1
+    if sum(_rows(line, columns) for line in lines) <= free:
+        return lines
+    kept: list[str] = []
+    free -= 1  # for what is said of the rest
+    for line in lines:
+        free -= _rows(line, columns)
+        if free < 0:
+            break
+        kept.append(line)
+    return [*kept, f"({len(lines) - len(kept)} more lines)"]
+
+
+def _rows(line: str, columns: int) -> int:
+    return max(1, -(-len(line) // columns))
+
+
+@contextmanager
+def _dropped_where_lost() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        drop(sys.stdout)
+        raise StdoutLost(error) from None
+    except BaseException:  # a stop in the middle of a write: what is left of it must not hold up the end
+        drop(sys.stdout)
+        raise
 
 
 def line_out(line: str = "") -> None:

@@ -70,7 +70,12 @@ def spoken(transported: Transported) -> str:
 
 def again(sent: Sent) -> str:
     """How the very same request is made once more."""
-    return f"the same command with --request-id {sent.request_id} --expires-at-unix-ms {sent.expires_at_unix_ms}"
+    return f"the same command with {named(sent)}"
+
+
+def named(sent: Sent) -> str:
+    """The flags that make a command line's request the very same."""
+    return f"--request-id {sent.request_id} --expires-at-unix-ms {sent.expires_at_unix_ms}"
 
 
 def lines(sent: Sent, transported: Transported) -> list[str]:

@@ -27,7 +27,8 @@ from kit.daemon_process import Process, invocation, running_daemon, wait_until
 from kit.ledger_view import LedgerView, view_of_live
 
 from sidecar.cli.advice import of_refusal
-from sidecar.cli.call import add_arguments, asked_by, call
+from sidecar.cli.asking import asked_by
+from sidecar.cli.call import add_arguments, call
 from sidecar.cli.exits import (
     COMMAND_FAULTS,
     EXIT_CODES,

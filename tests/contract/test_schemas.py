@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kit import independent
 
 from sidecar.contract import canonical
+from sidecar.contract import client_frames as f
 from sidecar.contract import connector_frames as c
 from sidecar.contract import operator_frames as o
 from sidecar.contract import values as v
@@ -38,6 +39,14 @@ TYPES: dict[str, type[v.Value]] = {
     "operator_resolved.v1": o.OperatorResolved,
     "operator_check.v1": o.OperatorCheck,
     "operator_checked.v1": o.OperatorChecked,
+    "transport_hello.v1": f.TransportHello,
+    "transport_welcome.v1": f.TransportWelcome,
+    "transport_quote.v1": f.TransportQuote,
+    "transport_quoted.v1": f.TransportQuoted,
+    "transport_cancel.v1": f.TransportCancel,
+    "transport_status.v1": f.TransportStatus,
+    "transport_status_report.v1": f.TransportStatusReport,
+    "transport_event.v1": f.LiveEvent,
 }
 EDGES = [0, 1, 127, 128, 255, 256, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1]
 

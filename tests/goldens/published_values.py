@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from kit import wire
 
+from sidecar.contract import client_frames as f
 from sidecar.contract import connector_frames as c
 from sidecar.contract import operator_frames as o
 from sidecar.contract import values as v
@@ -468,6 +469,210 @@ def checkeds() -> Named:
         yield f"{member} at its greatest", checked(**{member: 2**64 - 1})
 
 
+def hello(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": f.TRANSPORT_HELLO,
+        "protocol": 1,
+        "client": "dungeon/0.3",
+        "stream_events": True,
+        "join": True,
+        **changes,
+    }
+
+
+def hellos() -> Named:
+    for stream_events in (True, False):
+        for join in (True, False):
+            wants = {"stream_events": stream_events, "join": join}
+            yield f"stream_events {stream_events}, join {join}".lower(), hello(**wants)
+    for number in (0, *(number for number in INTEGERS if 1 < number < 2**32)):
+        yield f"protocol {number}, which is none", hello(protocol=number)
+    for length in LENGTHS:
+        yield f"client of {length} bytes", hello(client="c" * length)
+
+
+def welcome(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": f.TRANSPORT_WELCOME,
+        "protocol": 1,
+        "server": "sidecar 0.6.0",
+        "callers": ["dungeon"],
+        "frame_bytes_max": 4_194_304,
+        "stream_events": True,
+        "join": True,
+        **changes,
+    }
+
+
+def welcomes() -> Named:
+    for stream_events in (True, False):
+        for join in (True, False):
+            wants = {"stream_events": stream_events, "join": join}
+            yield f"stream_events {stream_events}, join {join}".lower(), welcome(**wants)
+    for count in (0, 2, 15, 16):
+        yield f"callers: {count} of them", welcome(callers=[f"caller-{n}" for n in range(count)])
+    yield "a caller of 256 bytes", welcome(callers=["~" * 256])
+    yield "frame_bytes_max at its greatest", welcome(frame_bytes_max=2**24 - 1)
+    yield "server in any script", welcome(server=TEXTS["right to left"])
+
+
+def quote(invoked: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"schema_id": f.TRANSPORT_QUOTE, "invocation": invoked or invocation()}
+
+
+def quotes() -> Named:
+    """Each with an invocation that is a vector of its own type, under the same name; its sizes stand there."""
+    left_out = ("input of", "tools:", "max_output", "instructions of", "state of", "text:", "expires_at", "max_cost")
+    for name, invoked in invocations():
+        if not name.startswith(left_out):
+            yield name, quote(invoked)
+
+
+def quoted(**changes: Any) -> dict[str, Any]:
+    ids = {"request_id": "turn-1", "caller_runtime_id": "dungeon"}
+    return {"schema_id": f.TRANSPORT_QUOTED, **ids, "worst_case_micro_usd": 5561, **changes}
+
+
+def quoteds() -> Named:
+    yield "would be admitted, joined or replayed", quoted()
+    yield "refusal nil", quoted(refusal=None)
+    for refusal in get_args(v.Refusal):
+        yield f"refusal {refusal}", quoted(refusal=refusal)
+    before_the_cost = {"worst_case_micro_usd": None, "refusal": "ModelNotAllowed"}
+    yield "worst_case_micro_usd nil: a rule before the cost applies", quoted(**before_the_cost)
+    for number in (0, *INTEGERS):
+        yield f"worst_case_micro_usd {number}", quoted(worst_case_micro_usd=number)
+    yield "ids of 256 bytes", quoted(caller_runtime_id="~" * 256, request_id="!" * 256)
+
+
+def cancels() -> Named:
+    yield "the smallest ids", {"schema_id": f.TRANSPORT_CANCEL, "caller_runtime_id": "d", "request_id": "1"}
+    for length in (31, 32, 255, 256):
+        ids = {"caller_runtime_id": "~" * length, "request_id": "!" * length}
+        yield f"ids of {length} bytes", {"schema_id": f.TRANSPORT_CANCEL, **ids}
+
+
+def statuses() -> Named:
+    yield "the only one", {"schema_id": f.TRANSPORT_STATUS}
+
+
+def daemon_status(**changes: Any) -> dict[str, Any]:
+    return {
+        "server": "sidecar 0.6.0",
+        "started_at_unix_ms": NOW - 7_200_000,
+        "now_unix_ms": NOW,
+        "draining": False,
+        "ledger": "ready",
+        "connections": 3,
+        "connections_max": 256,
+        "live_requests": 2,
+        "requests_in_flight_max": 256,
+        **changes,
+    }
+
+
+def caller_status(caller: str = "dungeon", **changes: Any) -> dict[str, Any]:
+    return {
+        "caller_runtime_id": caller,
+        "live_requests": 2,
+        "window_start_unix_ms": NOW - NOW % 86_400_000,
+        "window_seconds": 86_400,
+        "spent_micro_usd": 1_204_177,
+        "reserved_micro_usd": 11_122,
+        "ceiling_micro_usd": 5_000_000,
+        "over_runs": 0,
+        "indeterminate": 0,
+        **changes,
+    }
+
+
+def model_status(name: str = "npc-fast", **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "connector": "claude",
+        "upstream": "claude-haiku-4-5",
+        "output_tokens_max": 8192,
+        "prices": [PRICE],
+        **changes,
+    }
+
+
+def connector_status(name: str = "claude", **changes: Any) -> dict[str, Any]:
+    told = {"kind": "anthropic_messages", "live_requests": 2, "concurrent_requests_max": 64}
+    return {"name": name, **told, **changes}
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": f.TRANSPORT_STATUS_REPORT,
+        "daemon": daemon_status(),
+        "callers": [caller_status()],
+        "models": [model_status()],
+        "connectors": [connector_status()],
+        **changes,
+    }
+
+
+def reports() -> Named:
+    yield "one of each", report()
+    yield "an operator who is no caller", report(models=[], connectors=[])
+    yield "nobody", report(callers=[], models=[], connectors=[])
+    for ledger in get_args(f.LedgerState):
+        yield f"ledger {ledger}", report(daemon=daemon_status(ledger=ledger))
+    yield "draining", report(daemon=daemon_status(draining=True))
+    for count in (15, 16):
+        yield f"callers: {count} of them", report(callers=[caller_status(f"caller-{n}") for n in range(count)])
+        yield f"models: {count} of them", report(models=[model_status(f"model-{n}") for n in range(count)])
+        made = [connector_status(f"connector-{n}") for n in range(count)]
+        yield f"connectors: {count} of them", report(connectors=made)
+    yield "prices of zero are written", report(models=[model_status(prices=[dict.fromkeys(PRICE, 0)])])
+    yield "no price row is in force", report(models=[model_status(prices=[])])
+    tier = {**PRICE, "above_input_tokens": 200_000}
+    base = {**PRICE, "above_input_tokens": None}
+    yield "a price tier, above_input_tokens of the base row nil", report(models=[model_status(prices=[base, tier])])
+    yield "each number at its greatest", report(**_greatest())
+
+
+def _greatest() -> dict[str, Any]:
+    """Every integer of a report as large as its schema lets it be."""
+    counts = {"live_requests", "connections", "connections_max", "requests_in_flight_max"}
+    counts |= {"output_tokens_max", "concurrent_requests_max"}
+
+    def grown(value: dict[str, Any]) -> dict[str, Any]:
+        numbers = [key for key, inner in value.items() if type(inner) is int]
+        return {**value, **{key: 2**32 - 1 if key in counts else 2**64 - 1 for key in numbers}}
+
+    tier = dict.fromkeys([*PRICE, "above_input_tokens"], 2**64 - 1)
+    return {
+        "daemon": grown(daemon_status()),
+        "callers": [grown(caller_status())],
+        "models": [{**grown(model_status()), "prices": [tier]}],
+        "connectors": [grown(connector_status())],
+    }
+
+
+def live_event(payload: dict[str, Any], sequence: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": f.TRANSPORT_EVENT,
+        "request_id": "turn-1",
+        "caller_runtime_id": "dungeon",
+        "event": {"sequence": sequence, "payload": payload},
+        **changes,
+    }
+
+
+def live_events() -> Named:
+    yield "TextDelta, the first piece", live_event({"TextDelta": {"text": "A stair"}})
+    yield "TextDelta, another piece of the same text", live_event({"TextDelta": {"text": "case leads down \U0001f409"}})
+    yield "ToolCall", live_event(call("call_1"), 1)
+    yield "ReasoningState", live_event({"ReasoningState": {"state": b"\x00\xff"}}, 2)
+    for number in INTEGERS:
+        yield f"sequence {number}", live_event({"TextDelta": {"text": "So be it."}}, number)
+    for length in LENGTHS:
+        yield f"a piece of {length} bytes", live_event({"TextDelta": {"text": "y" * length}})
+    yield "ids of 256 bytes", live_event(call("c"), caller_runtime_id="~" * 256, request_id="!" * 256)
+
+
 PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "input_reasoning_state.v1": (v.InputReasoningState, reasoning_states),
     "provider_request.v1": (v.ProviderRequest, requests),
@@ -483,4 +688,12 @@ PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "operator_resolved.v1": (o.OperatorResolved, resolveds),
     "operator_check.v1": (o.OperatorCheck, checks),
     "operator_checked.v1": (o.OperatorChecked, checkeds),
+    "transport_hello.v1": (f.TransportHello, hellos),
+    "transport_welcome.v1": (f.TransportWelcome, welcomes),
+    "transport_quote.v1": (f.TransportQuote, quotes),
+    "transport_quoted.v1": (f.TransportQuoted, quoteds),
+    "transport_cancel.v1": (f.TransportCancel, cancels),
+    "transport_status.v1": (f.TransportStatus, statuses),
+    "transport_status_report.v1": (f.TransportStatusReport, reports),
+    "transport_event.v1": (f.LiveEvent, live_events),
 }

@@ -1,4 +1,4 @@
-"""Writes everything in `goldens/` but the README: `python tests/goldens/regenerate.py`. Deterministic."""
+"""Writes everything in `goldens/` but its prose: `python tests/goldens/regenerate.py`. Deterministic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if __name__ == "__main__":
 from goldens.spelling import spelt_bytes, spelt_value, written
 from kit import wire
 
-from goldens import published_values, sample_frames, transcripts
+from goldens import daemon_files, published_values, sample_frames, transcripts
 from sidecar.contract import canonical
 from sidecar.contract.values import ProviderRequest
 from sidecar.rules.pricing import input_bound_tokens
@@ -122,11 +122,18 @@ def _stream(name: str, sent: bytes, frames: list[bytes], error: str | None) -> d
 
 
 def texts() -> dict[Path, str]:
-    return {GOLDENS / path: written(document) for path, document in documents().items()}
+    """Every file's text by its path."""
+    texts = {path: written(document) for path, document in documents().items()}
+    return {GOLDENS / path: text for path, text in (texts | daemon_files.texts()).items()}
+
+
+def there() -> set[Path]:
+    """What stands in `goldens/` and is made here."""
+    return {path for path in GOLDENS.rglob("*") if path.suffix in (".json", ".toml")}
 
 
 def main() -> None:
-    for gone in set(GOLDENS.rglob("*.json")) - set(texts()):
+    for gone in there() - set(texts()):
         gone.unlink()
     for path, text in texts().items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -302,6 +302,81 @@ def malformed_operators() -> Iterator[Sample]:
         yield Sample(name, write(value), code="malformed_frame")
 
 
+def malformed_clients() -> Iterator[Sample]:
+    """What a hello, a quote, a cancel or a status must not be."""
+    for name, value in [*_hellos_broken(), *_quotes_broken(), *_others_broken()]:
+        yield Sample(name, write(value), code="malformed_frame")
+
+
+def without_each(value: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The value without one of its members, each in turn."""
+    for member in value:
+        if member != "schema_id":
+            yield f"{member} missing", {key: said for key, said in value.items() if key != member}
+
+
+def _hellos_broken() -> Iterator[tuple[str, Any]]:
+    sound = published.hello()
+    for name, value in without_each(sound):
+        yield f"a hello, {name}", value
+    for name, change in {
+        "a member that the schema does not know": {"version": 1},
+        "such a member, nil": {"version": None},
+        "protocol as a string": {"protocol": "1"},
+        "protocol negative": {"protocol": -1},
+        "protocol above 32 bits": {"protocol": 2**32},
+        "protocol true": {"protocol": True},
+        "protocol nil": {"protocol": None},
+        "client as bin": {"client": b"dungeon"},
+        "client nil": {"client": None},
+        "stream_events 1": {"stream_events": 1},
+        "stream_events as a string": {"stream_events": "true"},
+        "join 0": {"join": 0},
+        "join nil": {"join": None},
+    }.items():
+        yield f"a hello, {name}", {**sound, **change}
+
+
+def _quotes_broken() -> Iterator[tuple[str, Any]]:
+    """An invocation in it whose ids can be read is answered by name, as one outside: it is none of these."""
+    sound = published.quote()
+    request = BASE["request"]
+    yield "a quote, invocation missing", {"schema_id": sound["schema_id"]}
+    yield "a quote, a member that the schema does not know", {**sound, "caller_runtime_id": CALLER}
+    yield "a quote of a bare request", published.quote(request)
+    for name, carried in {
+        "nil": None,
+        "a string": "turn-1",
+        "an integer": 1,
+        "an array": list(BASE.values()),
+        "an array that holds the map": [BASE],
+        "a frame as bin": write(BASE),
+        "an empty map": {},
+        "a quote": sound,
+        "caller_runtime_id missing": {key: inner for key, inner in BASE.items() if key != "caller_runtime_id"},
+        "caller_runtime_id empty": {**BASE, "caller_runtime_id": ""},
+        "caller_runtime_id nil": {**BASE, "caller_runtime_id": None},
+        "request missing": {key: inner for key, inner in BASE.items() if key != "request"},
+        "request nil": {**BASE, "request": None},
+        "request_id missing": {**BASE, "request": {key: said for key, said in request.items() if key != "request_id"}},
+        "request_id with a space": {**BASE, "request": {**request, "request_id": "turn 1"}},
+        "request_id as bin": {**BASE, "request": {**request, "request_id": b"turn-1"}},
+        "request_id of 257 bytes": {**BASE, "request": {**request, "request_id": "x" * 257}},
+    }.items():
+        yield f"a quote, invocation: {name}", {**sound, "invocation": carried}
+
+
+def _others_broken() -> Iterator[tuple[str, Any]]:
+    sound = {"schema_id": "gamecult.model.transport_cancel.v1", "caller_runtime_id": CALLER, "request_id": REQUEST}
+    for name, value in without_each(sound):
+        yield f"a cancel, {name}", value
+    yield "a cancel, a member that the schema does not know", {**sound, "reason": "the player left"}
+    yield "a cancel, request_id an integer", {**sound, "request_id": 1}
+    yield "a cancel, caller_runtime_id as bin", {**sound, "caller_runtime_id": CALLER.encode()}
+    yield "a cancel, request_id nil", {**sound, "request_id": None}
+    yield "a status with a member", {"schema_id": "gamecult.model.transport_status.v1", "caller_runtime_id": CALLER}
+
+
 def rejected() -> dict[str, list[Sample]]:
     """Every frame that must be refused, by the file that it stands in."""
     return {
@@ -310,6 +385,7 @@ def rejected() -> dict[str, list[Sample]]:
         "ids_unreadable": list(ids_unreadable()),
         "malformed_invocations": list(malformed()),
         "malformed_operators": list(malformed_operators()),
+        "malformed_clients": list(malformed_clients()),
     }
 
 

@@ -4,7 +4,7 @@ Bytes are one base64 string, or, where a run repeats, a list of pieces
 `{"hex": ..., "times": n}`. In a value, a long repeating string is
 `{"$text": ..., "$times": n}`, and bytes are base64, or
 `{"$base64": ..., "$times": n}`. Everything is ASCII with `\\u` escapes. The
-same words stand in `goldens/README.md`; `tests/clients/javascript` reads them
+same words stand in `goldens/README.md`; `tests/clients/typescript` reads them
 a second time.
 """
 

@@ -48,7 +48,7 @@ def every(folder: str) -> list[Any]:
 
 def test_the_files_are_what_the_generator_makes() -> None:
     made = regenerate.texts()
-    there = {path: path.read_text() for path in regenerate.GOLDENS.rglob("*.json")}
+    there = {path: path.read_text() for path in regenerate.there()}
     assert sorted(made) == sorted(there), "run: python tests/goldens/regenerate.py"
     for path, text in made.items():
         assert there[path] == text, f"{path.name} differs; run: python tests/goldens/regenerate.py"

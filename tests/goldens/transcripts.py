@@ -21,6 +21,7 @@ from kit.road import CONFIG, DEFAULTS, Road
 from goldens import published_values
 from sidecar.connectors.script import Rule, ScriptedCall, ScriptedFailure
 from sidecar.connectors.scripted import Scripted
+from sidecar.contract import client_frames as c
 from sidecar.contract import values as v
 from sidecar.rules.framing import framed
 from sidecar.service.decision import Admitted
@@ -32,6 +33,13 @@ RULES = (
     Rule(text="think first", reasoning=("a thought",), deltas=("Done thinking.",)),
     Rule(text="slowly", delay_ms=50, deltas=("At last.",)),
     Rule(text="fail", fail=ScriptedFailure("rate_limited", "slow down")),
+    Rule(
+        text="piece by piece",
+        delta_delay_ms=20,
+        reasoning=("a thought",),
+        deltas=("One piece, ", "another, ", "a third."),
+    ),
+    Rule(text="never end", delta_delay_ms=1, deltas=("It goes on ",), hang=True),
     Rule(text="break off", deltas=("half an ans",), fail=ScriptedFailure("unavailable", "the stream was cut")),
 )
 LOOK = v.ToolDefinition(name="look", description="Looks.", parameters_json='{"type": "object"}')
@@ -71,6 +79,59 @@ def decision(**changes: Any) -> bytes:
 
 def broken(**changes: Any) -> bytes:
     return bytes(msgpack.packb({**msgpack.unpackb(asked("broken-1")), **changes}))
+
+
+def hello(**changes: Any) -> bytes:
+    return wire.write(published_values.hello(client="transcript", **{"stream_events": False, "join": False, **changes}))
+
+
+def quote(frame: bytes) -> bytes:
+    return wire.write({"schema_id": c.TRANSPORT_QUOTE, "invocation": wire.Raw(frame)})
+
+
+def cancel(request_id: str) -> bytes:
+    ids = {"caller_runtime_id": "dungeon", "request_id": request_id}
+    return wire.write({"schema_id": c.TRANSPORT_CANCEL, **ids})
+
+
+def _of_clients_frames() -> dict[str, Transcript]:
+    """The frames of a client besides its invocations; none of them is needed for the others above."""
+    slow = asked("slow-1", build.text("slowly"))
+    pieces = asked("pieces-1", build.text("piece by piece"))
+    endless = asked("endless-1", build.text("never end"))
+    quoted = asked("quoted-1", build.text("What would it cost?"))
+    return {
+        "hello": Transcript("A hello is answered with a welcome; a second one replaces it; an unknown protocol closes.")
+        .send(hello(stream_events=True, join=True), comment="a hello that asks for everything")
+        .send(hello(), comment="another in its place, that asks for nothing")
+        .send(asked("greeted-1", build.text("piece by piece")), comment="no live events: the last hello counts")
+        .send(hello(protocol=2), comment="unsupported_protocol, and the connection is closed"),
+        "in_flight": Transcript("The same bytes again while the request runs are refused.").send(
+            slow, slow, answers=2, comment="the same invocation twice: InFlight for the second, then the first's answer"
+        ),
+        "join": Transcript("On a connection that asked to join, the same bytes again wait for the same result.")
+        .send(hello(join=True), comment="a hello with join")
+        .send(slow, slow, answers=2, comment="the same invocation twice: one result for each"),
+        "live_events": Transcript("Events as they come, a text in pieces under one sequence; the result has them all.")
+        .send(hello(stream_events=True), comment="a hello with stream_events")
+        .send(pieces, answers=5, comment="a reasoning state, then a text in pieces")
+        .send(pieces, comment="a replay sends no events"),
+        "quote": Transcript("What an invocation would be answered, and cost at worst; nothing is written or held.")
+        .send(quote(quoted), comment="it would be admitted")
+        .send(quoted, comment="the same invocation; its reservation is what was quoted")
+        .send(quote(quoted), comment="now it is on record: its reservation, and it would be replayed")
+        .send(quote(asked("quoted-2", max_cost_micro_usd=1)), comment="CostBound, with the worst case")
+        .send(quote(build.frame(expires_at_unix_ms=build.NOW)), comment="Expired, before the cost is looked at"),
+        "cancel": Transcript("A cancelled request ends now, and its result says what it cost.")
+        .send(cancel("endless-1"), answers=0, comment="cancel: ignored, for nothing of the kind runs")
+        .send(hello(stream_events=True), comment="a hello with stream_events")
+        .send(endless, comment="an answer that never ends: its first words come live")
+        .send(cancel("endless-1"), comment="cancel: the result comes")
+        .send(endless, comment="the same bytes again: it is on record"),
+        "status": Transcript("What the daemon holds, as far as this peer may see it.").send(
+            wire.write({"schema_id": c.TRANSPORT_STATUS}), comment="status"
+        ),
+    }  # fmt: skip
 
 
 def _all() -> dict[str, Transcript]:
@@ -174,8 +235,19 @@ async def _next_frame(stream: Any) -> bytes:
     return prefix + await exactly(int.from_bytes(prefix, "big"))
 
 
+_PLAIN_WORDS = {
+    c.TRANSPORT_WELCOME: "transport_welcome",
+    c.TRANSPORT_EVENT: "transport_event",
+    c.TRANSPORT_STATUS_REPORT: "transport_status_report",
+}
+
+
 def road_word(frame: bytes) -> str:
     value = msgpack.unpackb(frame[4:])
+    if value["schema_id"] in _PLAIN_WORDS:
+        return _PLAIN_WORDS[value["schema_id"]]
+    if value["schema_id"] == c.TRANSPORT_QUOTED:
+        return f"transport_quoted, {value.get('refusal', 'without a refusal')}"
     if "code" in value:
         return f"transport_error {value['code']}"
     if "found" in value:
@@ -191,7 +263,7 @@ def _step(who: str, sent: bytes, comment: str) -> dict[str, Any]:
 def transcripts() -> dict[str, dict[str, Any]]:
     """Every transcript by its name, as the JSON value of its file."""
     made = {}
-    for name, transcript in _all().items():
+    for name, transcript in (_all() | _of_clients_frames()).items():
         made[name] = {
             "name": name,
             "what": transcript.what,

@@ -113,7 +113,11 @@ def _enum(validator: Any, words: Any, instance: Any, schema: Any) -> Any:
 _Validator = extend(
     jsonschema.Draft202012Validator, {"type": _type, "format": _format, "enum": _enum}, type_checker=_types
 )
-_SCHEMA_IDS = {"ProviderRequest": "provider_request.v1", "TransportReceipt": "transport_receipt.v1"}
+_SCHEMA_IDS = {
+    "ProviderRequest": "provider_request.v1",
+    "TransportInvocation": "transport_invocation.v1",
+    "TransportReceipt": "transport_receipt.v1",
+}
 
 
 @cache

@@ -259,20 +259,18 @@ class Road:
         return answers[0]
 
     def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Connection:
-        terms: dict[str, Any] = {"frame_bytes_max": 1_000_000, "frame_timeout_seconds": 10, **changes}
+        start: dict[str, Any] = dict.fromkeys(("start_request", "start_replay", "start_writer"), nursery.start_soon)
+        terms: dict[str, Any] = {"frame_bytes_max": 1_000_000, "frame_timeout_seconds": 10, **start, **changes}
         callers = terms.pop("callers", frozenset({"dungeon", "other"}))
         operator = terms.pop("operator", None)
         services = Services(
-            exchange=self.exchange,
+            exchange=terms.pop("exchange", None) or self.exchange,
             held=terms.pop("held", None) or HeldBytes(1 << 30),
             operate=self.operators.take,
             report=self.status.report,
             log=Log(self.log, "text"),
             server="sidecar test",
-            start_request=nursery.start_soon,
-            start_replay=nursery.start_soon,
-            start_writer=nursery.start_soon,
-            at_end_of_turn=lambda act: act(),
+            at_end_of_turn=terms.pop("at_end_of_turn", None) or (lambda act: act()),
             **terms,
         )
         standing = Standing(peer=operator or STRANGER, callers=callers, is_operator=operator is not None)

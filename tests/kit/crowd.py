@@ -1,0 +1,425 @@
+"""Plays a story of many peers against one daemon's connections, in virtual time, and keeps what each of them heard.
+
+The parts are the daemon's own (exchange, carrier, connections, tasks, the end
+of the turn), over narrow streams, a ledger in memory and a provider that does as
+the story says. The bounds of what is unsent are made small, so that a short
+story reaches them all. What must hold in the end is in `kit.crowd_verdict`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, cycle
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from kit import build, crowd_story
+from kit.crowd_story import Behaviour, Invoke, Key, Pause, Peer, Step, Story, Trouble
+from kit.memory_ledger import MemoryLedger
+from kit.narrow_stream import NarrowStream, narrow_pair
+from kit.road import Road
+from msgspec import Struct, structs
+
+from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered
+from sidecar.connectors.scripted import Scripted
+from sidecar.contract import frames
+from sidecar.contract.values import BeginRecord, CompletedRecord, ProviderRequest, Usage
+from sidecar.ledger.faults import LedgerUnavailable
+from sidecar.ledger.landing import Place
+from sidecar.rules.framing import framed
+from sidecar.service import connection, outgoing
+from sidecar.service.connection import Connection
+from sidecar.service.held import HeldBytes
+from sidecar.service.tasks import Tasks
+from sidecar.service.turn import EndOfTurn
+
+WORLD_SECONDS = 5000.0  # then who is still there hangs up
+GONE_SECONDS = 200.0  # all deadlines, and every wait for a disk, are over so long after the last peer
+BOUNDS = {"LIVE_BYTES_MAX": 1000, "READ_ON_BYTES_MAX": 2000, "STALL_BYTES_MAX": 4000, "CUT_BYTES_MAX": 9000}
+RESPONSE_BYTES_MAX = 4000  # so that some answers are too large
+Said = tuple[float, str]  # when the provider said it, and what; a tool call by its id
+
+
+class Provider:
+    """Behaves as the story says, and remembers what it was asked and what it said."""
+
+    def __init__(self, behaviours: Mapping[str, Behaviour]) -> None:
+        self.asked: Counter[Key] = Counter()
+        self.said: defaultdict[Key, list[Said]] = defaultdict(list)
+        self._behaviours = behaviours
+        self._scripted = Scripted()
+
+    def lower(self, request: ProviderRequest, upstream: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Lowered:
+        return self._scripted.lower(request, upstream, settings)
+
+    def at_once(self, lowered: Lowered, answer: Answer) -> bool:
+        behaviour = self._behaviours[lowered.request.request_id]
+        if not behaviour.at_once or behaviour.end == "hang":
+            return False
+        self.asked[_asked_key(lowered)] += 1
+        answer.sent = True
+        for number, size in enumerate(behaviour.pieces):
+            self._say(lowered, answer, number, size)
+        _end(behaviour, answer)
+        return True
+
+    async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+        behaviour = self._behaviours[lowered.request.request_id]
+        self.asked[_asked_key(lowered)] += 1
+        answer.sent = True
+        for number, size in enumerate(behaviour.pieces):
+            await trio.sleep(behaviour.pause_seconds)
+            self._say(lowered, answer, number, size)
+        if behaviour.end == "hang":
+            await trio.sleep_forever()
+        _end(behaviour, answer)
+
+    async def aclose(self) -> None:
+        pass
+
+    def _say(self, lowered: Lowered, answer: Answer, number: int, size: int) -> None:
+        """Each piece can be told from all others of this answer."""
+        if size:
+            text = f"{number}:" + "x" * size
+            answer.text(text)
+        else:
+            text = f"call_{number}"
+            answer.tool_call(text, "look", "{}")
+        self.said[_asked_key(lowered)].append((trio.current_time(), text))
+
+
+def _asked_key(lowered: Lowered) -> Key:
+    return lowered.request.conversation_id, lowered.request.request_id
+
+
+def _end(behaviour: Behaviour, answer: Answer) -> None:
+    if behaviour.end == "break":
+        raise RuntimeError("a connector's bug")
+    if behaviour.end == "fail":
+        answer.fail("unavailable", "the provider is away")
+    if behaviour.end == "complete":
+        usage = Usage(input_tokens=5, cache_read_tokens=0, cache_write_tokens=0, output_tokens=5)
+        answer.complete("end_turn", usage)
+
+
+class TroubledLedger(MemoryLedger):
+    """Knows when each request completed, and how long its record is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended_at: dict[Key, float] = {}
+
+    def _complete(self, begin: BeginRecord, record: CompletedRecord) -> Place:
+        key = begin.caller_runtime_id, begin.request_id
+        self.ended_at[key] = trio.current_time()
+        place = structs.replace(super()._complete(begin, record), length=len(record.response))
+        self._recorded[key] = structs.replace(self._recorded[key], completed=place)
+        return place
+
+    def meet(self, trouble: Trouble) -> None:
+        if trouble == "poison":
+            self.poison("the disk is gone")
+        why = "the disk is full" if trouble.endswith("_fail") else None
+        if trouble.startswith("begins"):
+            self.fail_begin_with = why
+        elif trouble.startswith("ends"):
+            self.fail_complete_with = why
+        elif trouble.startswith("finds"):
+            self.fail_find_with = LedgerUnavailable(why) if why else None
+
+
+class CrowdRoad(Road):
+    """Its wall clock is the virtual one."""
+
+    @property
+    def now(self) -> int:
+        return build.NOW + round(1000 * trio.current_time())
+
+    @now.setter
+    def now(self, _: int) -> None:
+        """The road starts where the clock does."""
+
+
+class Decided(Struct, frozen=True):
+    """One frame that reached the exchange: an invocation with its decision, or a cancel."""
+
+    key: Key
+    how: str
+    at_seconds: float
+    streams: bool  # whether the connection's hello asked for live events then
+
+
+class WatchedExchange:
+    """One connection's view of the exchange: it decides as ever, and what it decides is kept."""
+
+    def __init__(self, exchange: Any) -> None:
+        self._exchange = exchange
+        self.decided: list[Decided] = []
+        self.cancelled: list[tuple[Key, float, bool]] = []  # whether it ran, and this peer may cancel it
+        self.streams: Callable[[], bool] = lambda: False
+
+    def decide(self, frame: Any, callers: frozenset[str], *, joins: bool = False) -> Any:
+        decision = self._exchange.decide(frame, callers, joins=joins)
+        self.decided.append(
+            Decided(_frame_key(frame), type(decision).__name__, trio.current_time(), self.streams())
+        )
+        return decision
+
+    def cancel(self, cancel: Any, callers: frozenset[str]) -> None:
+        key = cancel.caller_runtime_id, cancel.request_id
+        runs = cancel.caller_runtime_id in callers and self._exchange._reservations.live(*key) is not None
+        self.cancelled.append((key, trio.current_time(), runs))
+        self._exchange.cancel(cancel, callers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exchange, name)
+
+
+def _frame_key(frame: Any) -> Key:
+    if isinstance(frame, frames.BrokenInvocation):
+        return frame.caller_runtime_id, frame.request_id
+    return frame.value.caller_runtime_id, frame.value.request.request_id
+
+
+class Client:
+    """One peer while it plays its part. What it heard is kept frame by frame, with the instant."""
+
+    def __init__(self, peer: Peer, stream: NarrowStream, until_seconds: float) -> None:
+        self.peer = peer
+        self.sent: list[tuple[Step, float]] = []  # frames that were written whole, and when
+        self.heard: list[tuple[bytes, float]] = []
+        self.rest = b""  # of a frame, when the stream ended
+        self.ended: str | None = None  # "end", "reset", "left"
+        self.said_all = False
+        self._stream = stream
+        self._until_seconds = until_seconds
+
+    async def play(self) -> None:
+        await trio.sleep(self.peer.begins_seconds)
+        with trio.move_on_at(self._until_seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._say)
+                await self._hear()
+        self.ended = self.ended or "left"
+        self._stream.close()
+
+    async def _say(self) -> None:
+        try:
+            await self._say_all()
+            self.said_all = True
+            if self.peer.cut_off is not None:
+                await self._write(crowd_story.cutting(self.peer.cut_off))
+            else:
+                await self._go()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+    async def _say_all(self) -> None:
+        together: list[Step] = []
+        for step in (*self.peer.steps, Pause(0)):
+            if not isinstance(step, Pause):
+                together.append(step)
+                continue
+            await self._write(b"".join(framed(crowd_story.frame(said)) for said in together), together)
+            together = []
+            await trio.sleep(step.seconds)
+
+    async def _write(self, outgoing: bytes, steps: Sequence[Step] = ()) -> None:
+        """In pieces as the peer writes; each frame counts as sent with its last byte."""
+        ends = deque(zip(accumulate(4 + len(crowd_story.frame(step)) for step in steps), steps, strict=True))
+        at = 0
+        for size in cycle(self.peer.write_bytes):
+            if at >= len(outgoing):
+                return
+            if self.peer.write_pause_seconds:
+                await trio.sleep(self.peer.write_pause_seconds)
+            piece = outgoing[at : at + size]
+            await self._stream.send_all(piece)
+            at += len(piece)
+            while ends and ends[0][0] <= at:
+                self.sent.append((ends.popleft()[1], trio.current_time()))
+
+    async def _go(self) -> None:
+        going = self.peer.going
+        if going.startswith("half_frame"):
+            await self._write(crowd_story.HALF_FRAME)
+        if going in ("finish", "half_frame_and_end"):
+            await self._stream.send_eof()
+        elif going != "stay":
+            self.ended = "left"
+            self._stream.close()
+
+    async def _hear(self) -> None:
+        reading = self.peer.reading
+        if reading == "never":
+            await trio.sleep_forever()
+        if reading == "late":
+            await trio.sleep(40)
+        try:
+            while more := await self._stream.receive_some(300 if reading == "slow" else 65_536):
+                self._take(more)
+                if reading == "slow":
+                    await trio.sleep(0.5)
+            self.ended = "end"
+        except trio.BrokenResourceError:
+            self.ended = "reset"
+        except trio.ClosedResourceError:
+            assert self.ended == "left"
+
+    def _take(self, more: bytes) -> None:
+        self.rest += more
+        while len(self.rest) >= 4 and len(self.rest) >= 4 + (length := int.from_bytes(self.rest[:4], "big")):
+            self.heard.append((self.rest[4 : 4 + length], trio.current_time()))
+            self.rest = self.rest[4 + length :]
+
+
+class Served:
+    """One connection of the daemon, and the client at its other end."""
+
+    def __init__(self, client: Client, stream: NarrowStream, exchange: WatchedExchange) -> None:
+        self.client = client
+        self.stream = stream
+        self.exchange = exchange
+        self.dropped_live = False
+        self.cut_with_unsent_bytes: int | None = None
+        self.over: str | None = None
+        self.connection: Connection
+
+    def watch(self, connection: Connection) -> None:
+        self.connection = connection
+        out = connection._outgoing
+        send, send_live, on_cut = out.send, out.send_live, out._on_cut
+
+        def sent(frame: bytes) -> None:
+            send(frame)
+            if out.unsent_bytes > BOUNDS["CUT_BYTES_MAX"] and not out.broken:
+                self.over = f"{out.unsent_bytes} bytes are unsent"
+
+        def sent_live(frame: bytes) -> bool:
+            taken = send_live(frame)
+            self.dropped_live |= not taken
+            if taken and not out.broken and out.unsent_bytes > BOUNDS["LIVE_BYTES_MAX"] + 4:
+                self.over = f"a live event is taken, and {out.unsent_bytes} bytes are unsent"
+            return taken
+
+        def cut(unsent_bytes: int) -> None:
+            self.cut_with_unsent_bytes = unsent_bytes
+            on_cut(unsent_bytes)
+
+        out.send, out.send_live, out._on_cut = sent, sent_live, cut  # watched, not replaced
+        self.exchange.streams = lambda: connection._hello is not None and connection._hello.stream_events
+
+
+class Played:
+    """A story that is over, and what is left of the daemon."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.provider = Provider(
+            {crowd_story.name_of(number): behaviour for number, behaviour in enumerate(story.behaviours)}
+        )
+        self.ledger = TroubledLedger()
+        self.ledger.delay_seconds = story.disk_seconds
+        self.road = CrowdRoad(
+            connector=self.provider,
+            ledger=self.ledger,
+            concurrent=story.concurrent,
+            response_bytes_max=RESPONSE_BYTES_MAX,
+        )
+        self.held = HeldBytes(story.held_bytes_max)
+        self.served: list[Served] = []
+        self.last: Served  # who asks for all again when everybody is gone
+        self.open = 0  # connections that are served
+        self.stuck: list[str] = []
+
+    async def play(self) -> None:
+        turn = EndOfTurn()
+        if self.story.turns:
+            self.road.exchange._carrier.later = turn.later
+        async with trio.open_nursery() as daemon:
+            tasks = [Tasks(daemon, lambda: None) for _ in range(3)]
+            terms = {
+                "held": self.held,
+                "start_request": tasks[0].start_soon,
+                "start_replay": tasks[1].start_soon,
+                "start_writer": tasks[2].start_soon,
+                "at_end_of_turn": turn.soon,
+            }
+            if self.story.turns:
+                daemon.start_soon(turn.serve)
+            async with trio.open_nursery() as peers:
+                peers.start_soon(self._trouble)
+                for peer in self.story.peers:
+                    peers.start_soon(self._connect(peer, daemon, terms).client.play)
+            await trio.sleep(GONE_SECONDS)
+            await self._ask_for_all_again(daemon, terms)
+            kinds = ("requests", "replays", "writers")
+            self.stuck = [f"{kind}: {of.count}" for kind, of in zip(kinds, tasks, strict=True) if of.count]
+            daemon.cancel_scope.cancel()
+
+    async def _ask_for_all_again(self, daemon: trio.Nursery, terms: Mapping[str, Any]) -> None:
+        """Whoever was cut, or hung up, would find every answer: one more peer sends the bytes of all that completed."""
+        self.ledger.fail_find_with = None
+        again: list[Step] = []
+        for begin, _ in self.ledger.completes:
+            asked = Invoke(begin.caller_runtime_id, int(begin.request_id[1:]))
+            dear = structs.replace(asked, variant="dear")
+            identity = frames.parse(crowd_story.frame(asked)).identity
+            again += [asked if identity == bytes(begin.identity_sha256) else dear, Pause(1)]
+        peer = Peer(frozenset({"dungeon", "other"}), tuple(again))
+        self.last = self._connect(peer, daemon, terms, until_seconds=trio.current_time() + WORLD_SECONDS)
+        await self.last.client.play()
+        await trio.sleep(GONE_SECONDS)
+
+    def _connect(
+        self, peer: Peer, daemon: trio.Nursery, terms: Mapping[str, Any], until_seconds: float = WORLD_SECONDS
+    ) -> Served:
+        theirs, ours = narrow_pair(up_bytes=peer.up_bytes, down_bytes=peer.down_bytes)
+        exchange = WatchedExchange(self.road.exchange)
+        served = Served(Client(peer, theirs, until_seconds), ours, exchange)
+        served.watch(self.road.connection(ours, daemon, callers=peer.callers, exchange=exchange, **terms))
+        self.served.append(served)
+        daemon.start_soon(self._serve, served.connection)
+        return served
+
+    async def _serve(self, connection: Connection) -> None:
+        self.open += 1
+        await connection.serve()
+        self.open -= 1
+
+    async def _trouble(self) -> None:
+        for at, trouble in self.story.troubles:
+            await trio.sleep_until(at)
+            if trouble == "drain":
+                self.road.exchange.draining = True
+            elif trouble == "stop":
+                self.road.exchange.stop("the daemon is stopping")
+            else:
+                self.ledger.meet(trouble)
+
+
+@contextmanager
+def small_bounds() -> Iterator[None]:
+    """What may be unsent, so that a short story reaches every bound."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in BOUNDS.items():
+            patch.setattr(outgoing, name, size)
+        patch.setattr(connection, "READ_ON_BYTES_MAX", BOUNDS["READ_ON_BYTES_MAX"])
+        yield
+
+
+def play(story: Story) -> Played:
+    """The whole story in virtual time, from its first frame until nothing can happen any more."""
+    played: list[Played] = []
+
+    async def main() -> None:
+        played.append(Played(story))  # a road wants a loop to be made in
+        await played[0].play()
+
+    with small_bounds():
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return played[0]
