@@ -57,6 +57,7 @@ class Kind(Struct, frozen=True):
     pss: float
     request_rss: float  # of as many requests on one connection, by request; 0 where none was asked
     kept: float  # once all have left, by connection that there was
+    again: float  # with as many once more, by connection: what was kept is used again
     alone_us: float  # p50 of a request
     beside_us: float
 
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     kinds = [
         _measured(asked, "said nothing", _nothing),
         _measured(asked, "said hello", _greet),
-        _measured(asked, "had an answer", _ask, asks=True),
+        _measured(asked, "had an answer", _greet_and_ask, asks=True),
     ]
     _report(kinds)
     held = [
@@ -102,14 +103,11 @@ def _may_open(descriptors: int) -> bool:
 
 
 def _report(kinds: Sequence[Kind]) -> None:
-    row = "{:16}{:>12}{:>20}{:>20}{:>20}{:>22}"
-    print(
-        "\n"
-        + row.format("", "connect, s", "VmRSS, bytes each", "Pss, bytes each", "kept, bytes each", "as many requests")
-    )
+    heads = ("connect, s", "VmRSS, each", "Pss, each", "once they left", "as many silent again", "as many requests")
+    print(("\n{:16}" + "{:>22}" * len(heads)).format("bytes", *heads))
     for kind in kinds:
-        cells = (f"{kind.connect_seconds:.2f}", f"{kind.rss:.0f}", f"{kind.pss:.0f}", f"{kind.kept:.0f}")
-        print(row.format(kind.name, *cells, f"{kind.request_rss:.0f}" if kind.request_rss else ""))
+        whole = (kind.rss, kind.pss, kind.kept, kind.again, kind.request_rss)
+        print(f"{kind.name:16}{kind.connect_seconds:22.2f}" + "".join(f"{each:22.0f}" for each in whole))
     alone, beside = [kind.alone_us for kind in kinds], [kind.beside_us for kind in kinds]
     print(f"\np50 of a request, alone {spread(alone)} us, beside the idle ones {spread(beside)} us", end="")
     print(f", ratio {spread([two / one for one, two in zip(alone, beside, strict=True)], '{:.2f}')}\n")
@@ -146,11 +144,13 @@ def _measured(
             _one_too_many(served, asker, idle[0], wanted)
         _wait_for(asker, 1)
         kept = _resident(served)
+        again = _once_more(served, asker, wanted)
         print(f"{name}: {_descriptors(served)}")
     return Kind(
         name=name, connect_seconds=seconds, request_rss=request_rss, alone_us=alone_us, beside_us=beside_us,
         rss=(there.rss - before.rss) / wanted - request_rss, pss=(there.pss - before.pss) / wanted - request_rss,
         kept=(kept.rss - before.rss) / wanted - request_rss,
+        again=(again.rss - before.rss) / wanted - request_rss,
     )  # fmt: skip
 
 
@@ -161,6 +161,15 @@ def _connected(served: Process) -> Client:
             return served.connect()
         except BlockingIOError:
             time.sleep(0.001)
+
+
+def _once_more(served: Process, asker: Client, wanted: int) -> Resident:
+    """With as many silent connections as there were before."""
+    with ExitStack() as held:
+        for _ in range(wanted):
+            held.enter_context(_connected(served))
+        _wait_for(asker, wanted + 1)
+        return _resident(served)
 
 
 def _resident(served: Process) -> Resident:
@@ -204,13 +213,16 @@ def _greet(idle: list[Client]) -> None:
 
 def _ask(idle: list[Client]) -> None:
     """Each hears an answer, many at a time."""
-    if idle[0] is not idle[-1]:
-        _greet(idle)
     for some in _in_groups(idle):
         for client in some:
             client.send(invocation(f"r{next(_numbers)}"))
         for client in some:
             _until_result(client)
+
+
+def _greet_and_ask(idle: list[Client]) -> None:
+    _greet(idle)
+    _ask(idle)
 
 
 def _in_groups(idle: list[Client]) -> Iterator[list[Client]]:
