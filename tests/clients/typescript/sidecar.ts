@@ -397,8 +397,8 @@ const NOT_A_DAEMON_ADVICE = "look at the socket's path; an invocation that was s
 
 /** What listens there says what no daemon says. */
 export class NotADaemon extends SidecarError {
-  constructor(message: string, advice = NOT_A_DAEMON_ADVICE, retry: Retry = "no") {
-    super(message, advice, retry);
+  constructor(message: string) {
+    super(message, NOT_A_DAEMON_ADVICE, "no");
   }
 }
 
@@ -907,10 +907,15 @@ export interface Quote {
 }
 
 /**
- * Events as they come, text in pieces under one sequence that always add up to the result's; to be read once.
+ * Events as they come, text in pieces under one sequence that add up to the result's; to be read once.
  * Where it does not complete, reading throws at its end, and so does `result`. Who leaves the loop leaves it running.
  */
 export interface Stream extends AsyncIterable<TransportEvent> {
+  /**
+   * Whether the pieces add up to the result, known at the end. False where another process was running the very same
+   * bytes already: what came live then began in the middle of the first text, and `result` has all of it.
+   */
+  readonly isWhole: boolean;
   readonly result: Promise<Result>;
 }
 
@@ -939,6 +944,7 @@ const HELD_KEPT_MAX = 1024; // events that were read and are kept till then
  */
 class EventBuffer implements Stream {
   readonly result: Promise<Result>;
+  isWhole = true;
   readonly #requestId: string;
   readonly #heldBytesMax: number;
   #isLive: boolean;
@@ -1029,9 +1035,7 @@ class EventBuffer implements Stream {
       return this.#endWith(fault as SidecarError); // resultOf throws no other
     }
     if (rest !== undefined) return this.#endWith("well");
-    // As where another process had begun the same bytes, and its answer was joined in the middle of a text.
-    const told = `what came live of ${this.#requestId} does not begin its result`;
-    this.#endWith(new NotADaemon(told, "take `result`, which is whole, or send the same bytes again", "same_bytes"));
+    this.#endWith(new NotADaemon(`what came live of ${this.#requestId} is not of its result`));
   }
 
   #endWith(end: SidecarError | "well"): void {
@@ -1040,7 +1044,7 @@ class EventBuffer implements Stream {
     this.#wake();
   }
 
-  /** What of the recorded events was not given yet; undefined where what was given is not their beginning. */
+  /** What of the recorded events was not given yet; undefined where what was given is none of them. */
   #restOf(events: readonly TransportEvent[]): TransportEvent[] | undefined {
     if (this.#taken.length > events.length) return undefined;
     const rest: TransportEvent[] = [];
@@ -1051,6 +1055,10 @@ class EventBuffer implements Stream {
       } else if ("TextDelta" in taken.payload && "TextDelta" in event.payload) {
         const [given, whole] = [taken.payload.TextDelta.text, event.payload.TextDelta.text];
         const isLast = at === this.#taken.length - 1;
+        if (at === 0 && !whole.startsWith(given) && whole.includes(given)) {
+          this.isWhole = false;
+          continue;
+        }
         if (isLast ? !whole.startsWith(given) : whole !== given) return undefined;
         const missing = whole.slice(given.length);
         if (missing !== "") rest.push({ sequence: event.sequence, payload: { TextDelta: { text: missing } } });
