@@ -458,7 +458,7 @@ def test_a_daemon_that_stays_full_is_told_as_that(way: Way, path: Path) -> None:
         peer.say(daemon_says.error("too_many_connections"))
 
     async def body() -> None:
-        async with way.client(path, connect_seconds_max=0.2, backoff_seconds_max=0.05) as client:
+        async with way.client(path, connect_seconds_max=1, backoff_seconds_max=0.1) as client:
             error = await raised(DaemonError, client.invoke(asked("r1")))
         assert error.code == "too_many_connections"
         assert error.retry == "same_bytes"
@@ -469,7 +469,7 @@ def test_a_daemon_that_stays_full_is_told_as_that(way: Way, path: Path) -> None:
 
 def test_without_a_daemon_the_wait_is_bounded(way: Way, path: Path) -> None:
     async def body() -> None:
-        async with way.client(path, connect_seconds_max=0.05) as client:
+        async with way.client(path, connect_seconds_max=0.5) as client:
             error = await raised(Disconnected, client.invoke(asked("r1")))
             assert "no socket" in str(error)
             assert error.retry == "same_bytes"
@@ -484,8 +484,8 @@ def test_a_daemon_that_says_nothing_is_given_up(way: Way, path: Path) -> None:
         peer.until_hung_up()
 
     async def body() -> None:
-        async with way.client(path, grace_seconds=0.02) as client:
-            error = await raised(Disconnected, client.invoke(asked("r1"), timeout_seconds=0.02))
+        async with way.client(path, grace_seconds=0.2) as client:
+            error = await raised(Disconnected, client.invoke(asked("r1"), timeout_seconds=0.3))
         assert error.fault == "no_answer"
 
     with fake_daemon(path, part):
