@@ -195,7 +195,9 @@ def live_events_come_while_they_are_asked_for(played: Played, served: Served, he
     runs_from = {one.key: one.at_seconds for one in served.exchange.decided if one.how in ("Admitted", "Joined")}
     for key, begins in runs_from.items():
         wanted = [at for at, _ in played.provider.said[key] if at > begins and streams(at)]
-        assert not Counter(wanted) - Counter(one.at_seconds for one in live if one.key == key), "a live event is missing"
+        assert not Counter(wanted) - Counter(one.at_seconds for one in live if one.key == key), (
+            "a live event is missing"
+        )
 
 
 def _piece(payload: dict[str, Any]) -> str:
@@ -240,7 +242,9 @@ def equal_bytes_have_equal_answers(played: Played) -> None:
     again = [frame for frame, _ in played.last.client.heard]
     assert sorted(again) == sorted(recorded.values()), "an answer on record is not there to be replayed"
     assert max(played.provider.asked.values(), default=0) <= 1, "a provider is asked twice"
-    begun = {(begin.caller_runtime_id, begin.request_id): bytes(begin.identity_sha256) for begin in played.ledger.begins}
+    begun = {
+        (begin.caller_runtime_id, begin.request_id): bytes(begin.identity_sha256) for begin in played.ledger.begins
+    }
     for served in played.served:
         for decided in served.exchange.decided:
             if decided.how in ("Joined", "Replay"):
@@ -304,7 +308,9 @@ def money_is_where_it_belongs(played: Played) -> None:
             for begin in played.ledger.begins
             if begin.caller_runtime_id == caller and (caller, begin.request_id) not in ended
         ]
-        charges = [record.charge_micro_usd for begin, record in played.ledger.completes if begin.caller_runtime_id == caller]
+        charges = [
+            record.charge_micro_usd for begin, record in played.ledger.completes if begin.caller_runtime_id == caller
+        ]
         figures = account.figures()
         assert sum(figures.reserved.values()) == sum(begin.reservation_micro_usd for begin in open_begins)
         assert sum(figures.spent.values()) == sum(charges)

@@ -91,6 +91,10 @@ def fresh(number: int) -> bytes:
     return build.frame(build.request(request_id=f"flood-{number}"))
 
 
+def single(number: int) -> bytes:
+    return build.frame(build.request(request_id=f"single-{number}"))
+
+
 SAME = Invoke("dungeon", 1)
 FLOODS: dict[str, Callable[[], list[bytes]]] = {
     "junk": lambda: [b"\xc1"] * 5000,
@@ -115,9 +119,7 @@ async def test_a_flood_of_frames_keeps_no_other_request_waiting(
             nursery.start_soon(flooding.send_all, b"".join(map(framed, FLOODS[flood]())))
             if reads:
                 nursery.start_soon(daemon.read_all, flooding)
-            waited = []
-            for number in range(5):
-                waited.append(await daemon.turns_for(other, build.frame(build.request(request_id=f"single-{number}"))))
+            waited = [await daemon.turns_for(other, single(number)) for number in range(5)]
             nursery.cancel_scope.cancel()
         assert max(waited) <= TURNS_MAX
         assert max(daemon.parsed_by_turn.values()) <= FRAMES_PER_TURN_MAX + 1
@@ -139,14 +141,10 @@ async def test_64_streams_of_one_connection_keep_no_other_request_waiting(monkey
         asked = [build.frame(build.request(build.text(flood), request_id=f"s{number}")) for number in range(64)]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.read_all, flooding)
-            await flooding.send_all(
-                b"".join(map(framed, [crowd_story.frame(Hello(stream=True, join=True)), *asked]))
-            )
+            await flooding.send_all(b"".join(map(framed, [crowd_story.frame(Hello(stream=True, join=True)), *asked])))
             for _ in range(50):
                 await trio.lowlevel.checkpoint()
-            waited = []
-            for number in range(5):
-                waited.append(await daemon.turns_for(other, build.frame(build.request(request_id=f"single-{number}"))))
+            waited = [await daemon.turns_for(other, single(number)) for number in range(5)]
             nursery.cancel_scope.cancel()
         assert max(waited) <= TURNS_MAX
 
@@ -173,8 +171,7 @@ async def test_a_thousand_joins_are_answered_and_keep_no_other_request_waiting(m
             await flooding.send_all(b"".join(map(framed, [hello, *[held] * 1000])))
             waited = []
             while answers < 1000:
-                request = build.request(request_id=f"single-{len(waited)}")
-                waited.append(await daemon.turns_for(other, build.frame(request)))
+                waited.append(await daemon.turns_for(other, single(len(waited))))
             nursery.cancel_scope.cancel()
         assert max(waited) <= TURNS_MAX
         assert max(daemon.parsed_by_turn.values()) <= FRAMES_PER_TURN_MAX + 1
