@@ -1,4 +1,4 @@
-"""What a client doesn't read, rule by rule: live events go first, then reading, then the connection; never a request."""
+"""What a client doesn't read, rule by rule: live events go first, then reading, then the connection, no request."""
 
 from __future__ import annotations
 
