@@ -63,7 +63,7 @@ class Status(Struct, frozen=True):
 class Junk(Struct, frozen=True):
     """A frame that breaks something and leaves the connection open."""
 
-    kind: Literal["malformed", "unknown", "ids"]
+    kind: Literal["malformed", "unknown", "ids", "operators"]
 
 
 class CutOff(Struct, frozen=True):
@@ -175,6 +175,7 @@ def frame(step: Step) -> bytes:
     return {
         "malformed": b"\xc1",
         "unknown": wire.write({"schema_id": "gamecult.model.unheard_of.v1"}),
+        "operators": wire.write({"schema_id": "gamecult.model.operator_check.v1"}),
         "ids": wire.write({"schema_id": "gamecult.model.transport_invocation.v1", "caller_runtime_id": 4}),
     }[step.kind]
 
@@ -222,7 +223,7 @@ _OTHER: st.SearchStrategy[Step] = st.one_of(
     st.builds(Quoted, invoke=st.one_of(_PLAIN, _ODD)),
     st.builds(Cancel, caller=_CALLERS, request=_REQUESTS),
     st.just(Status()),
-    st.builds(Junk, kind=st.sampled_from(["malformed", "unknown", "ids"])),
+    st.builds(Junk, kind=st.sampled_from(["malformed", "unknown", "ids", "operators"])),
     st.builds(Pause, seconds=st.sampled_from([0.0, 0.1, 1.0, 7.0])),
 )
 # Most of what is said is invocations: one, every request, or the same one again and again.
