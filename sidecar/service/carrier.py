@@ -255,6 +255,7 @@ class _Carried:
 
     def _complete(self, asked: Answer) -> None:
         asked.fail("provider", "the connector returned without an end")  # ignored where there is one
+        self._asked = None  # it has said all; the two would keep each other, and the request, alive
         carrier, begin = self._carrier, self._admitted.begin
         assert asked.ended is not None
         policy = carrier.config.connectors[self._admitted.live.connector].usage
@@ -299,6 +300,7 @@ class _Carried:
 
     def _lost(self, fault: LedgerUnavailable) -> None:
         """It began, and its end can't be recorded: its reservation stays."""
+        self._asked = None
         self._carrier.reservations.strand(self._admitted.live)
         self._carrier.ended(self._admitted.live)
         self._carrier.unavailable(self._admitted.live, self._answer, fault)

@@ -113,7 +113,7 @@ class Connection:
         except _CutOff as cut:
             await self._cut_off(cut.frame)
         finally:
-            outgoing.broken = True
+            outgoing.end()
             await self._stream.aclose()
 
     # --- reading ----------------------------------------------------------------------------------------------

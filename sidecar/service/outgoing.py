@@ -69,6 +69,12 @@ class Outgoing:
         self._queue(frame, _at_once)  # a provider's events come one by one: there is nothing to send it together with
         return True
 
+    def end(self) -> None:
+        """Nothing is sent from here on and nobody told, so that this and who owns it don't keep each other alive."""
+        self.broken = True
+        self._on_change = _tell_nobody
+        self._on_cut = _tell_nobody
+
     def _queue(self, frame: bytes, when: Callable[[Act], None]) -> None:
         """Behind what is on its way; where nothing is, it is written `when` says."""
         if self.broken:
@@ -156,3 +162,7 @@ class Outgoing:
 
 def _at_once(act: Act) -> None:
     act()
+
+
+def _tell_nobody(_: int = 0) -> None:
+    return

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks import first_token, ledger
+from benchmarks import first_token, idle, ledger
 from benchmarks.lean_client import LeanClient, find_compiler
 from benchmarks.printed import filesystem, machine, spread
 from benchmarks.road import CONNECTIONS, PAYLOAD_BYTES, SYNCED_BYTES, Bench, Load, Round
@@ -23,7 +23,7 @@ from benchmarks.road import CONNECTIONS, PAYLOAD_BYTES, SYNCED_BYTES, Bench, Loa
 P50_BAR = 3.5  # x (echo p50 + the two syncs), at 1 connection
 RATE_BAR = 0.20  # x echo, at 64 connections
 IDLE_BAR_MB = 48.0
-_OTHERS = {"ledger": ledger.main, "first_token": first_token.main}
+_OTHERS = {"ledger": ledger.main, "first_token": first_token.main, "idle": idle.main}
 _FLOOR = (
     "import trio, msgspec, ssl; print(next(l for l in open('/proc/self/status') if l.startswith('VmRSS')).split()[1])"
 )

@@ -26,7 +26,7 @@ _ROW = "{:34}{:>22}{:>24}{:>22}{:>24}{:>20}"
 def main(arguments: Sequence[str]) -> int:
     asked = _arguments(arguments)
     asked.directory.mkdir(parents=True, exist_ok=True)
-    loads = _loads(asked.requests)
+    loads = _loads(asked.requests, 1000 * asked.every_ms)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as name, Loads(Path(name)) as running:
         print(f"{machine()}\ndisk: {filesystem(name)}; {asked.rounds} rounds in turn; medians, and (least to most)")
         for told in loads:
@@ -47,22 +47,26 @@ def main(arguments: Sequence[str]) -> int:
 
 def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks first_token", description="What a live event takes.")
-    parser.add_argument("--rounds", type=int, default=7, help="by default %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="by default %(default)s")
     parser.add_argument(
-        "--requests", type=int, default=640, help="a round, of 64 streams; a tenth of one; by default %(default)s"
+        "--requests",
+        type=int,
+        default=320,
+        help="a round, of 64 streams; a fifth as many of one; by default %(default)s",
     )
+    parser.add_argument("--every-ms", type=int, default=40, help="a delta of each of 64; by default %(default)s")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where the ledger is put")
     return parser.parse_args(arguments)
 
 
-def _loads(requests: int) -> list[Told]:
+def _loads(requests: int, every_us: int) -> list[Told]:
     """One stream, and 64 at the pace of a quick model, whose head comes first or with the first delta."""
-    lone = max(1, requests // 10)
+    lone = max(1, requests // 5)
     return [
         Told("1 stream, head apart", 1, lone, Pace(8, 5_000, 10_000, True)),
         Told("1 stream, head with it", 1, lone, Pace(8, 5_000, 10_000, False)),
-        Told("64 streams, head apart", 64, requests, Pace(20, 40_000, 40_000, True)),
-        Told("64 streams, head with it", 64, requests, Pace(20, 40_000, 40_000, False)),
+        Told("64 streams, head apart", 64, requests, Pace(40, every_us, every_us, True)),
+        Told("64 streams, head with it", 64, requests, Pace(40, every_us, every_us, False)),
     ]
 
 

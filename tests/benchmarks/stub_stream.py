@@ -21,8 +21,10 @@ _RECEIVE_BYTES = 262_144
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _WANTED = re.compile(rb"deltas (\d+) every (\d+) us first after (\d+) us head (apart|with it)")
-_AROUND = '{"id":"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG","object":"chat.completion.chunk","created":1741570283,' \
-    '"model":"echo-1","service_tier":"default","system_fingerprint":"fp_fc9f1d7035","choices":[%s],"usage":%s}'  # fmt: skip
+_AROUND = (
+    '{"id":"chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG","object":"chat.completion.chunk","created":1741570283,'
+    '"model":"echo-1","service_tier":"default","system_fingerprint":"fp_fc9f1d7035","choices":[%s],"usage":%s}'
+)
 
 
 class Pace(NamedTuple):
@@ -49,7 +51,7 @@ def _chunk(choices: str, usage: str = "null") -> bytes:
 
 def _delta(number: int) -> bytes:
     content = json.dumps(f"<{number}:{time.monotonic_ns()}> ")
-    return _chunk('{"index":0,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' % content)
+    return _chunk(f'{{"index":0,"delta":{{"content":{content}}},"logprobs":null,"finish_reason":null}}')
 
 
 _OPENING = _HEAD + _chunk('{"index":0,"delta":{"role":"assistant","content":"","refusal":null},"finish_reason":null}')

@@ -1,4 +1,4 @@
-"""Not a measurement, which is for a quiet machine: that the benchmark still works, with either client."""
+"""Not a measurement, which is for a quiet machine: that the benchmarks still work, the road's with either client."""
 
 from __future__ import annotations
 
@@ -31,3 +31,20 @@ def test_of_the_ledger_it_prints_every_bar(tmp_path: Path, capfd: pytest.Capture
     assert printed.count(": holds") + printed.count(": DOES NOT HOLD") == 6
     assert (code == 0) == ("DOES NOT HOLD" not in printed)
     assert not list(tmp_path.iterdir())
+
+
+def test_live_events_are_measured_beside_the_relay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["first_token", "--rounds", "1", "--requests", "5", "--every-ms", "1", "--directory", str(tmp_path)])
+    printed = capsys.readouterr().out
+    rows = [line.split(" ")[0] for line in printed.splitlines() if ", relay " in line or ", daemon " in line]
+    assert rows == ["1"] * 4 + ["64"] * 4
+    assert printed.count(": holds") + printed.count(": DOES NOT HOLD") == 4
+    assert code == (1 if "DOES NOT HOLD" in printed else 0)
+
+
+def test_idle_connections_are_measured_and_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["idle", "--connections", "70", "--requests", "5", "--directory", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert printed.count("started with a limit of 1024 descriptors") == 3
+    assert printed.count(": holds") + printed.count(": DOES NOT HOLD") == 3
+    assert code == (1 if "DOES NOT HOLD" in printed else 0)
