@@ -199,8 +199,8 @@ class Client:
     @contextmanager
     def _asking(self, waiter: Waiter, ask: Callable[[], None]) -> Iterator[None]:
         """Asks, and waits no more at the end of the block, however that comes."""
-        self._link.post(ask)
         try:
+            self._link.post(ask)
             yield
         finally:
             if waiter.answer is None:

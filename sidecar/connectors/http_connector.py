@@ -63,7 +63,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
 class HttpConnector:
     """One server, with a client of its own."""
 
-    def __init__(self, client: httpx2.AsyncClient, api: Api, bounds: Bounds, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self, client: httpx2.AsyncBaseTransport, api: Api, bounds: Bounds, clock: Clock = time.perf_counter
+    ) -> None:
         self._client = client
         self._api = api
         self._body_bytes_max = bounds.body_bytes_max

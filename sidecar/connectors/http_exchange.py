@@ -18,7 +18,6 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -46,6 +45,13 @@ _WRONG_PATH_STATUSES: Final = frozenset({404, 405})
 _NO_TLS_REASONS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"})  # by OpenSSL's age
 _CONNECTED: Final = "connect_tcp.complete"
 _LEAVING: Final = "send_request_headers.started"  # the first trace event after which a byte of the request may leave
+_HEADERS: Final = {
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "connection": "keep-alive",
+    "user-agent": "model-sidecar",
+    "content-type": "application/json",
+}
 _IDLE_SECONDS_MAX: Final = 4.0  # below the 5 s after which Node and uvicorn close what is idle; gateways wait longer
 
 for _talker in ("httpcore2", "httpx2"):
@@ -73,8 +79,11 @@ class ExchangeFault(Exception):
         self.kind = kind
 
 
-def new_client(base_url: str, *, idle_connections_max: int) -> httpx2.AsyncClient:
-    """A client that takes nothing from the environment, follows nothing, keeps no cookie and waits for no slot.
+def new_client(base_url: str, *, idle_connections_max: int) -> httpx2.AsyncBaseTransport:
+    """What sends a request and reads its response, and nothing else: the lower half of the library's client.
+
+    The upper half would take proxies and passwords from the environment, follow
+    redirects and keep cookies, and each piece of a stream would go through it.
 
     How many exchanges run at once is the service's to bound; this only says how
     many connections stay open after them. Over plain HTTP none does: making one
@@ -83,12 +92,8 @@ def new_client(base_url: str, *, idle_connections_max: int) -> httpx2.AsyncClien
     one that ran nor sent again.
     """
     is_worth_keeping = base_url.startswith("https:")
-    return httpx2.AsyncClient(
-        headers={"user-agent": "model-sidecar"},
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+    return httpx2.AsyncHTTPTransport(
         trust_env=False,
-        follow_redirects=False,
-        timeout=None,
         limits=httpx2.Limits(
             max_connections=None,
             max_keepalive_connections=idle_connections_max if is_worth_keeping else 0,
@@ -98,7 +103,7 @@ def new_client(base_url: str, *, idle_connections_max: int) -> httpx2.AsyncClien
 
 
 async def post(
-    client: httpx2.AsyncClient, outgoing: Outgoing, answer: Answer, body_bytes_max: int, pace: Pace | None = None
+    client: httpx2.AsyncBaseTransport, outgoing: Outgoing, answer: Answer, body_bytes_max: int, pace: Pace | None = None
 ) -> AsyncGenerator[bytes, None]:
     """The pieces of a 200's body; any other status ends the Answer and yields nothing.
 
@@ -116,11 +121,12 @@ async def post(
             in_handshake.clear()
             answer.sent = True
 
-    headers = {"accept-encoding": "identity", "content-type": "application/json", **outgoing.headers}
+    headers = {**_HEADERS, **outgoing.headers}
     try:
-        async with client.stream(
+        request = httpx2.Request(
             "POST", outgoing.url, content=outgoing.body, headers=headers, extensions={"trace": trace}
-        ) as response:
+        )
+        async with aclosing(await client.handle_async_request(request)) as response:
             if response.status_code != 200:
                 await _fail_by_status(response, outgoing, answer, pace)
             elif response.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
@@ -158,7 +164,7 @@ async def _raw_pieces(response: httpx2.Response, pace: Pace) -> AsyncGenerator[b
     The library stacks generators and does not close all of its inner ones, so an
     early end is brought about from the inside: by a read that is cancelled.
     """
-    pieces = response.aiter_raw()
+    pieces = aiter(_stream_of(response))
     try:
         async for piece in pieces:
             await pace.rest()
@@ -168,6 +174,11 @@ async def _raw_pieces(response: httpx2.Response, pace: Pace) -> AsyncGenerator[b
             drop.cancel()
             async for _ in pieces:  # what was buffered; the first read that would wait ends it
                 await pace.rest_uncancelled()
+
+
+def _stream_of(response: httpx2.Response) -> httpx2.AsyncByteStream:
+    assert isinstance(response.stream, httpx2.AsyncByteStream), "what is asked without blocking is read so"
+    return response.stream
 
 
 async def _fail_by_status(response: httpx2.Response, outgoing: Outgoing, answer: Answer, pace: Pace) -> None:

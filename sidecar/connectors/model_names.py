@@ -9,12 +9,14 @@ for. Source: WIRE section 9, CONTRACT section 4 (notes).
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _SNAPSHOT: Final = re.compile(r"[-@:_](?:\d{4}-\d\d-\d\d|\d\d-\d{4}|\d\d-\d\d|\d{8}|\d{6}|\d{3,4}|latest|free)$")
 _WEIGHTS: Final = re.compile(r"\.gguf$")
 
 
+@lru_cache(maxsize=256)  # every answer says one of few names
 def is_same_family(asked: str, said: str) -> bool:
     """An empty name says nothing, and is taken for the one that was asked for."""
     return not said or _family(asked) == _family(said)

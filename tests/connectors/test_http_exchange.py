@@ -33,7 +33,7 @@ SECRET = "sk-canary-Zq8xW3vNpL5tRy2KmB7d"
 
 
 @asynccontextmanager
-async def a_client() -> AsyncIterator[httpx2.AsyncClient]:
+async def a_client() -> AsyncIterator[httpx2.AsyncBaseTransport]:
     client = new_client("https:", idle_connections_max=4)  # which keeps connections, unlike one for plain HTTP
     try:
         yield client
@@ -46,7 +46,7 @@ def an_answer() -> Answer:
 
 
 async def read(
-    client: httpx2.AsyncClient,
+    client: httpx2.AsyncBaseTransport,
     url: str,
     answer: Answer,
     *,
@@ -183,7 +183,7 @@ async def test_a_status_stands_even_if_its_body_breaks_off(then: str) -> None:
     assert "7 s" in end(answer).message
 
 
-async def cancel_once_it_waits(client: httpx2.AsyncClient, stub: StubProvider, answer: Answer) -> None:
+async def cancel_once_it_waits(client: httpx2.AsyncBaseTransport, stub: StubProvider, answer: Answer) -> None:
     """A read of what the stub holds back is cancelled; the cancellation passes, and the stub sees the connection go."""
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
@@ -328,7 +328,7 @@ async def test_a_trusted_certificate_must_be_for_the_host_that_is_asked(
     tmp_path: Path, name: str, is_right: bool
 ) -> None:
     async with tls_server(tmp_path, name) as (port, certificate, heard), a_client() as client:
-        client._transport._pool._ssl_context.load_verify_locations(certificate)
+        client._pool._ssl_context.load_verify_locations(certificate)
         answer = an_answer()
         received = await read(client, f"https://127.0.0.1:{port}", answer)
     if is_right:

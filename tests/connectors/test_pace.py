@@ -71,7 +71,7 @@ class Buffered(httpx2.AsyncBaseTransport):
 
 async def steps_of_exchange(pieces: list[bytes], tick_seconds: float, status: int = 200) -> int:
     connector = HttpConnector(
-        httpx2.AsyncClient(transport=Buffered(status, pieces)),
+        Buffered(status, pieces),
         openai_chat.api(base_url="http://provider.test/v1", secret=None, dialect=Dialect()),
         Bounds(response_bytes_max=1_000_000, body_bytes_max=10_000_000),
         Ticking(tick_seconds),
