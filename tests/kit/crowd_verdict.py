@@ -8,8 +8,9 @@ from typing import Any
 
 import msgpack
 from kit import build, crowd_story
-from kit.crowd import BOUNDS, Played, Said, Served
+from kit.crowd import BOUNDS, Played, Served
 from kit.crowd_story import Hello, Invoke, Junk, Key, Quoted, Status
+from kit.crowd_world import Said
 from msgspec import Struct
 
 SECOND = 1.0  # more than rounding, less than anything that is waited for

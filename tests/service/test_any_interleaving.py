@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from kit import crowd, crowd_verdict
 from kit.crowd_story import STORIES, Story
 
-STORIES_ALWAYS = 300
+STORIES_ALWAYS = 200
 STORIES_CAMPAIGN = int(os.environ.get("SIDECAR_INTERLEAVINGS", "20000"))
 
 
