@@ -1,7 +1,7 @@
 """What a game imports: the two clients, what they take, what they return and what they raise.
 
-Names are exported from here because games import them: they stay when the
-modules behind them are redrawn. The package needs only `contract`,
+Names are exported from here, and only here, because games import them: they
+stay when the modules behind them are redrawn. The package needs only `contract`,
 `rules.framing` and anyio, so a game can ship it without the daemon's rooms.
 """
 
@@ -33,8 +33,24 @@ from sidecar.client.errors import (
     SpendCeiling,
     WhichCaller,
 )
+from sidecar.contract.client_frames import TransportStatusReport, TransportWelcome
+from sidecar.contract.values import (
+    AssistantText,
+    InputItem,
+    ProviderRequest,
+    ReasoningState,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    TransportEvent,
+    TransportInvocation,
+    TransportReceipt,
+    Usage,
+    UserText,
+)
 
 __all__ = [
+    "AssistantText",
     "AsyncClient",
     "BlockingStream",
     "Capacity",
@@ -47,6 +63,7 @@ __all__ = [
     "IdentitySubstitution",
     "InFlight",
     "Indeterminate",
+    "InputItem",
     "Malformed",
     "ModelNotAllowed",
     "NotADaemon",
@@ -54,7 +71,9 @@ __all__ = [
     "PayloadBound",
     "ProviderDigestSubstitution",
     "ProviderRejected",
+    "ProviderRequest",
     "Quote",
+    "ReasoningState",
     "Refused",
     "ReplayConflict",
     "RequestFailed",
@@ -62,6 +81,16 @@ __all__ = [
     "SidecarError",
     "SpendCeiling",
     "Stream",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolResult",
+    "TransportEvent",
+    "TransportInvocation",
+    "TransportReceipt",
+    "TransportStatusReport",
+    "TransportWelcome",
+    "Usage",
+    "UserText",
     "WhichCaller",
     "new_request",
 ]

@@ -129,7 +129,7 @@ def invocation_of(request: ProviderRequest | TransportInvocation, caller: str, t
 
 def sealed(invocation: TransportInvocation) -> bytes:
     """The bytes that go out for it, each time. Raises Malformed where the daemon could not read them."""
-    ids = (invocation.caller_runtime_id, invocation.request.request_id)
+    ids = ids_of(invocation)
     try:
         frame = canonical.encode(invocation)
     except (TypeError, ValueError, OverflowError) as fault:
@@ -146,7 +146,11 @@ def sealed(invocation: TransportInvocation) -> bytes:
 def sealed_quote(invocation: TransportInvocation) -> bytes:
     """The quote's frame around a sealed invocation."""
     sealed(invocation)
-    return canonical.encode(TransportQuote(schema_id=TRANSPORT_QUOTE, invocation=invocation))
+    frame = canonical.encode(TransportQuote(schema_id=TRANSPORT_QUOTE, invocation=invocation))
+    parsed = parse(frame)
+    if isinstance(parsed, BadFrame):  # it holds a few items more than the invocation
+        raise Malformed(*ids_of(invocation), parsed.message)
+    return frame
 
 
 def ids_of(invocation: TransportInvocation) -> tuple[str, str]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from functools import partial
 from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup
 
 from sidecar.client.answers import (
     Quote,
@@ -39,7 +38,7 @@ from sidecar.client.asking import (
     seconds_left,
 )
 from sidecar.client.async_link import AsyncLink
-from sidecar.client.errors import Disconnected, SidecarError, WhichCaller
+from sidecar.client.errors import SidecarError, WhichCaller
 from sidecar.client.patience import Patience
 from sidecar.client.pieces import Telling
 from sidecar.client.reaching import checked_path
@@ -88,35 +87,24 @@ class AsyncClient:
             unread_bytes_max=unread_bytes_max,
         )
         self._session = Session(client=name, wait_for_restart=wait_for_restart)
-        self._tasks: TaskGroup | None = None
         self._link: AsyncLink | None = None
 
     async def __aenter__(self) -> Self:
         if self._link is not None:
             raise RuntimeError("a client is opened once: make another")
         self._link = AsyncLink(self._path, self._session, self._patience)
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._link.drive)
+        self._link.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    async def __aexit__(self, *_: object) -> None:
         """Closes the connection. What waits in other tasks is Disconnected; what was sent runs on in the daemon."""
-        assert self._tasks is not None
-        has_crashed = self._tasks.cancel_scope.cancel_called
-        self._session.close(Disconnected("the client was closed", "closed"))
-        self._tasks.cancel_scope.cancel()
-        if error is None or has_crashed:
-            return await self._tasks.__aexit__(kind, error, trace)
-        await self._tasks.__aexit__(None, None, None)  # so that the block's own error comes out as it is, in no group
-        return False
+        assert self._link is not None
+        await self._link.end()
 
     async def connect(self) -> TransportWelcome:
         """What the daemon says of itself and of this user, once there is a connection. Not needed before a request."""
         waiter, woken = self._waiter()
-        with self._asking(waiter, lambda: self._session.meet(waiter)):
+        with self._asking(waiter, partial(self._session.meet, waiter)):
             welcome = welcome_of(await self._answer(waiter, woken))
         if self._caller is None and len(welcome.callers) == 1:
             self._caller = only_caller(welcome)
@@ -154,7 +142,7 @@ class AsyncClient:
         invocation = await self._invocation(request, terms)
         frame = sealed(invocation)
         waiter, woken = self._waiter(seconds_left(invocation))
-        with self._asking(waiter, lambda: self._session.invoke(frame, *ids_of(invocation), waiter)):
+        with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
             return result_of(await self._answer(waiter, woken))
 
     def stream(
@@ -184,13 +172,13 @@ class AsyncClient:
         invocation = await self._invocation(request, terms)
         frame = sealed_quote(invocation)
         waiter, woken = self._waiter()
-        with self._asking(waiter, lambda: self._session.quote(frame, *ids_of(invocation), waiter)):
+        with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
             return quote_of(await self._answer(waiter, woken), invocation)
 
     async def status(self) -> TransportStatusReport:
         """What the daemon holds, as far as this user may see it."""
         waiter, woken = self._waiter()
-        with self._asking(waiter, lambda: self._session.status(STATUS_FRAME, waiter)):
+        with self._asking(waiter, partial(self._session.status, STATUS_FRAME, waiter)):
             return report_of(await self._answer(waiter, woken))
 
     async def cancel(self, request_id: str, *, caller: str | None = None) -> None:
@@ -200,7 +188,7 @@ class AsyncClient:
         """
         caller = caller or await self._known_caller()
         waiter, woken = self._waiter()
-        with self._asking(waiter, lambda: self._session.cancel(caller, request_id, waiter)):
+        with self._asking(waiter, partial(self._session.cancel, caller, request_id, waiter)):
             answer = await self._answer(waiter, woken)
         if isinstance(answer, SidecarError):
             raise answer
@@ -233,6 +221,7 @@ class AsyncClient:
             yield
         finally:
             self._session.leave(waiter)
+            self._link.stir()
 
     async def _answer(self, waiter: Waiter, woken: _Woken) -> Answer | SidecarError:
         await self._until(waiter, woken, waiter.is_answered)
@@ -274,6 +263,7 @@ class Stream:
         self._client = client
         self._request = request
         self._terms = terms
+        self._waiter: Waiter | None = None
         self._result: Result | None = None
         self._rest: Iterator[TransportEvent] | None = None
 
@@ -281,13 +271,12 @@ class Stream:
         client = self._client
         self.invocation = await client._invocation(self._request, self._terms)
         frame = sealed(self.invocation)
-        self._waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
-        assert self._waiter.live is not None
-        self._telling = Telling(self._waiter.live)
-        self._block = client._asking(
-            self._waiter, lambda: client._session.invoke(frame, *ids_of(self.invocation), self._waiter)
-        )
+        waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
+        assert waiter.live is not None
+        self._telling = Telling(waiter.live)
+        self._block = client._asking(waiter, partial(client._session.invoke, frame, *ids_of(self.invocation), waiter))
         self._block.__enter__()
+        self._waiter = waiter
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -297,6 +286,8 @@ class Stream:
         return self
 
     async def __anext__(self) -> TransportEvent:
+        if self._waiter is None:
+            raise RuntimeError("a stream is iterated inside its `async with` only")
         if self._rest is None:
             await self._client._until(self._waiter, self._woken, self._waiter.has_something)
             event = self._telling.next_live()

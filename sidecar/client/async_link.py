@@ -2,16 +2,24 @@
 
 One task connects and reads, one writes while there is a connection; neither
 ever waits for a caller. The session decides what goes out and what came in.
+
+The first of them belongs to the client and not to the task that opened it: a
+client may be opened in one task and closed in another, as test fixtures and
+start-up hooks do, and an error in the block of a client is never one of a
+group. So it is spawned beside all task groups, ends with the client, and
+brings its own crash back to whoever waits and whoever closes.
 """
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+import asyncio
+import sys
+from typing import Any, Final
 
 import anyio
 from anyio.abc import ByteStream
 
-from sidecar.client.errors import SidecarError
+from sidecar.client.errors import Disconnected, SidecarError
 from sidecar.client.patience import Patience
 from sidecar.client.reaching import hung_up, unreachable
 from sidecar.client.session import ConnectionOver, Session
@@ -28,14 +36,44 @@ class AsyncLink:
         self._session = session
         self._patience = patience
         self._stirred = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+        self._crash: Exception | None = None
+        self._task: Any = None
+
+    def start(self) -> None:
+        """Begins to drive the session, in the event loop that runs here."""
+        trio = sys.modules.get("trio")
+        if trio is not None and trio.lowlevel.in_trio_task():
+            self._task = trio.lowlevel.spawn_system_task(self._run, name="sidecar client")
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="sidecar client")
+
+    async def end(self) -> None:
+        """Closes the connection; whoever waits is told. Raises what the tasks have crashed with, if they have."""
+        self._session.close(Disconnected("the client was closed", "closed"))
+        self._scope.cancel()
+        await self._ended.wait()
+        if self._crash is not None:
+            raise self._crash
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                await self._drive()
+        except Exception as crash:
+            self._crash = crash
+            self._session.close(Disconnected(f"the client itself has failed: {crash!r}", "crashed"))
+        finally:
+            self._session.close(Disconnected("the event loop of the client has ended", "closed"))
+            self._ended.set()
 
     def stir(self) -> None:
-        """The session has something new to send, or somebody to connect for."""
+        """The session has something new to send, or somebody to connect for, or nobody any more."""
         self._stirred.set()
         self._stirred = anyio.Event()
 
-    async def drive(self) -> NoReturn:
-        """Runs until it is cancelled."""
+    async def _drive(self) -> None:
         session, delays = self._session, self._patience.delays()
         is_first = True
         while True:
@@ -43,7 +81,7 @@ class AsyncLink:
                 delays, is_first = self._patience.delays(), True
                 await self._stirred.wait()
             if not is_first:
-                await anyio.sleep(next(delays))
+                await self._pause(next(delays))
                 if not session.wants_connection:
                     continue
             is_first = False
@@ -57,6 +95,12 @@ class AsyncLink:
                 session.lost(await self._carried(stream))
             if session.has_progressed:
                 delays, is_first = self._patience.delays(), True
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the next attempt, or until nobody waits for one any more."""
+        with anyio.move_on_after(seconds):
+            while self._session.wants_connection:
+                await self._stirred.wait()
 
     async def _carried(self, stream: ByteStream) -> SidecarError:
         """Serves this connection until it is over; why it is."""

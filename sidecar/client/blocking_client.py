@@ -199,8 +199,8 @@ class Client:
     @contextmanager
     def _asking(self, waiter: Waiter, ask: Callable[[], None]) -> Iterator[None]:
         """Asks, and waits no more at the end of the block, however that comes."""
-        self._link.post(ask)
         try:
+            self._link.post(ask)
             yield
         finally:
             if waiter.answer is None:
@@ -234,6 +234,7 @@ class BlockingStream:
         self._client = client
         self._request = request
         self._terms = terms
+        self._waiter: Waiter | None = None
         self._result: Result | None = None
         self._rest: Iterator[TransportEvent] | None = None
 
@@ -241,11 +242,12 @@ class BlockingStream:
         client = self._client
         self.invocation = client._invocation(self._request, self._terms)
         frame, ids = sealed(self.invocation), ids_of(self.invocation)
-        self._waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
-        assert self._waiter.live is not None
-        self._telling = Telling(self._waiter.live)
-        self._block = client._asking(self._waiter, partial(client._session.invoke, frame, *ids, self._waiter))
+        waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
+        assert waiter.live is not None
+        self._telling = Telling(waiter.live)
+        self._block = client._asking(waiter, partial(client._session.invoke, frame, *ids, waiter))
         self._block.__enter__()
+        self._waiter = waiter
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -255,6 +257,8 @@ class BlockingStream:
         return self
 
     def __next__(self) -> TransportEvent:
+        if self._waiter is None:
+            raise RuntimeError("a stream is iterated inside its `with` only")
         while self._rest is None:
             self._client._until(self._waiter, self._woken, self._waiter.has_something)
             answer = self._waiter.answer  # looked at first: what is unread then came before it

@@ -26,7 +26,6 @@ from sidecar.client.session import ConnectionOver, Session
 from sidecar.client.waiting import Waiter
 
 _RECEIVE_BYTES: Final = 65_536
-_CLOSED: Final = "the client was closed"
 
 
 class BlockingLink:
@@ -41,6 +40,7 @@ class BlockingLink:
         self._thread: threading.Thread | None = None
         self._process: int | None = None  # the one that the thread is in
         self._ending = False
+        self._closed = Disconnected("the client was closed", "closed")
         self._connection: socket.socket | None = None
         self._unsent = memoryview(b"")
         self._delays: Iterator[float] = patience.delays()
@@ -56,7 +56,7 @@ class BlockingLink:
             self._start()
         self._acts.put(act)
         if self._ending:  # asked last, so that nothing is handed over that nobody takes
-            raise Disconnected(_CLOSED, "closed")
+            raise self._closed
         self._wake()
 
     def leave(self, waiter: Waiter) -> None:
@@ -96,10 +96,13 @@ class BlockingLink:
                 selector.register(self._wake_from, selectors.EVENT_READ)
                 while not self._ending:
                     self._turn(selector)
-            finally:  # also where a broken invariant ends it: nobody is left waiting
+            except Exception as crash:  # a broken invariant: nobody is left waiting, and the thread says the rest
+                self._closed = Disconnected(f"the client itself has failed: {crash!r}", "crashed")
+                raise
+            finally:
                 self._ending = True
                 self._hang_up(selector)
-                self._session.close(Disconnected(_CLOSED, "closed"))
+                self._session.close(self._closed)
                 self._act_all()
 
     def _turn(self, selector: selectors.BaseSelector) -> None:

@@ -22,6 +22,7 @@ ConnectionFault = Literal[
     "no_answer",  # the daemon is there and says nothing
     "cancelled_unsent",  # cancelled before it was sent
     "closed",  # our side has closed
+    "crashed",  # a bug of the client's own
     "forked",  # a client of another process
 ]
 
@@ -82,6 +83,7 @@ CONNECTION_FAULTS: Final[Mapping[ConnectionFault, Meaning]] = {
     "no_answer": Meaning("same_bytes", "send the same bytes again later: it may be running still, or be on record"),
     "cancelled_unsent": Meaning("same_bytes", "nothing: it was cancelled before it was sent, and has not run"),
     "closed": Meaning("same_bytes", "send the same bytes with a client that is open: what was sent goes on"),
+    "crashed": Meaning("same_bytes", "report this bug; a new client may send the same bytes: what was sent goes on"),
     "forked": Meaning("same_bytes", "make a new client in this process: a fork takes no threads with it"),
 }
 

@@ -195,8 +195,8 @@ class Session:
             self._fail_all(trouble)
 
     def close(self, trouble: SidecarError) -> None:
-        """Nothing is asked any more."""
-        self._closed = trouble
+        """Nothing is asked any more; why is what it was closed with first."""
+        self._closed = self._closed or trouble
         self._fail_all(trouble)
 
     def gave_up(self, waiter: Waiter) -> SidecarError:

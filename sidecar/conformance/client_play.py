@@ -28,8 +28,10 @@ from sidecar.conformance.verdicts import Verdict
 
 __all__ = ["NoDriver", "proven"]
 
-_SETTLE_SECONDS_MAX: Final = 0.5  # for what has been sent before the driver answered
+_SETTLE_SECONDS_MAX: Final = 2.0  # for what has been sent before the driver answered
+_CLOSING_SECONDS_MAX: Final = 0.25  # for a client that is still closing; one that never does is not held up for long
 _DEATHS_MAX: Final = 10
+_FOLDER_BYTES_MAX: Final = 95  # a socket's path has at most 107, and its name here some
 _BACKLOG: Final = 16
 
 
@@ -39,6 +41,8 @@ async def proven(
 ) -> None:  # fmt: skip
     """Every vector, one after the other; each has `timeout_seconds`. Raises NoDriver."""
     with TemporaryDirectory(prefix="sidecar-") as folder:
+        if len(os.fsencode(folder)) > _FOLDER_BYTES_MAX:
+            raise NoDriver(f"no socket can be made in {folder}: set TMPDIR to a directory with a shorter name")
         driver = Driver(command, Path(folder) / "stderr", start_seconds_max=timeout_seconds)
         deaths = 0
         try:
@@ -80,8 +84,11 @@ async def _proven(vector: ClientVector, driver: Driver, socket: Path, timeout_se
             waiting = f"; the daemon waited for {stage.waiting_for}" if stage.waiting_for else ""
             why.append(f"the driver has not answered within {timeout_seconds:g} s{waiting}")
         elif outcomes is not None:
-            with trio.move_on_after(_SETTLE_SECONDS_MAX):
-                await stage.quiet()
+            if not scene.endless:
+                with trio.move_on_after(_SETTLE_SECONDS_MAX):
+                    await stage.over.wait()
+            with trio.move_on_after(_CLOSING_SECONDS_MAX):
+                await stage.all_closed()
             if not stage.over.is_set() and not scene.endless and stage.waiting_for:
                 why.append(f"the daemon still waited for {stage.waiting_for}")
         nursery.cancel_scope.cancel()

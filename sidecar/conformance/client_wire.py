@@ -219,6 +219,13 @@ async def _not_admitted(line: Line) -> bool:
     return False
 
 
+def _other_protocol(now_unix_ms: int) -> Scene:
+    """Said to a hello; a client that says none is answered."""
+    asked = invocation(request(), now_unix_ms + EXPIRY_MS)
+    ends = ({"transport_error": "unsupported_protocol"}, end_of(answer_to(asked)))
+    return _one(now_unix_ms, _answered, *ends, parting=error("unsupported_protocol"), endless=True)
+
+
 def _nobody(now_unix_ms: int) -> Scene:
     scene = _one(now_unix_ms, _answered, NO_ANSWER, expiry_ms=SHORT_EXPIRY_MS, listens_after_ms=None)
     return structs.replace(scene, serves=None)
@@ -263,6 +270,15 @@ _SCENES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[int], Scene]]]] = {
     "lost/not admitted": (
         (),
         lambda now: _one(now, _answered, {"transport_error": "not_admitted"}, greets=_not_admitted, endless=True),
+    ),
+    "welcome/another protocol is spoken": ((), _other_protocol),
+    "welcome/many callers, and ours is named": (
+        (),
+        lambda now: _one(now, _answered, callers=tuple(sorted([*(f"caller-{at}" for at in range(20)), "dungeon"]))),
+    ),
+    "welcome/a server in any script": (
+        (),
+        lambda now: _one(now, _answered, server="\u05e9\u05dc\u05d5\u05dd \U0001f409"),
     ),
     "welcome/the only caller": (("welcome",), lambda now: _one(now, _answered, caller=None)),
     "welcome/two callers": (("welcome",), _two_callers),

@@ -7,6 +7,8 @@ deadline of a vector, a line is bounded, and its stderr goes to a file.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +48,11 @@ class Driver:
         try:
             with self._stderr.open("wb") as sink:
                 self._process = await trio.lowlevel.open_process(
-                    list(self._command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink
+                    list(self._command),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=sink,
+                    start_new_session=True,
                 )
         except OSError as error:
             raise NoDriver(f"{self._command[0]} can't be started: {error.strerror or error}") from None
@@ -117,8 +123,9 @@ class Driver:
         if process is None:
             return
         with trio.CancelScope(shield=True):  # a killed process ends at once
-            if process.returncode is None:
-                process.kill()
+            if process.returncode is None:  # it leads a group: what it has started ends with it
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:

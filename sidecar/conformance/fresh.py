@@ -23,8 +23,14 @@ _DIGESTS: Final = ("provider_request_sha256", "native_request_sha256")
 
 
 def canonical(value: Any) -> bytes:
-    """The canonical bytes of a plain value that has no nil members."""
-    return _encode(value)
+    """The canonical bytes of a plain value; its nil members are left out."""
+    return _encode(_without_nil(value))
+
+
+def _without_nil(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nil(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nil(inner) for inner in value] if isinstance(value, list) else value
 
 
 def decoded(frame: bytes) -> Any:

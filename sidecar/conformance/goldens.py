@@ -33,7 +33,9 @@ class Goldens:
 
     def vectors(self, path: str) -> Sequence[Mapping[str, Any]]:
         """The vectors of one file."""
-        vectors: Sequence[Mapping[str, Any]] = self.document(path)["vectors"]
+        vectors = self.document(path).get("vectors")
+        if not isinstance(vectors, list):
+            raise NoGoldens(f"{self.directory / path} has no vectors")
         return vectors
 
     def every(self, folder: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CALLER: Final = "dungeon"
 EXPIRY_MS: Final = 60_000
-SHORT_EXPIRY_MS: Final = 2_500  # where a client is to give up
+SHORT_EXPIRY_MS: Final = 1_000  # where a client is to give up
 BUDGET_MICRO_USD: Final = 100_000
 NO_ANSWER: Final = {"no_answer": "in the client's own words"}
 
@@ -64,6 +64,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     `greets` sees every connection first, and says whether it is served at all.
     An `endless` one does the same for as long as the client likes. Nobody
     listens where `listens_after_ms` is None; `callers` are the welcome's.
+    `parting` answers a hello in place of the welcome, and the connection ends.
     """
 
     actions: tuple[Action, ...]
@@ -72,6 +73,8 @@ class Scene(Struct, frozen=True, kw_only=True):
     endless: bool = False
     listens_after_ms: int | None = 0
     callers: tuple[str, ...] = (CALLER,)
+    server: str = "conformance"
+    parting: bytes | None = None
     caller: str | None = CALLER
 
 

@@ -10,7 +10,7 @@ answered with a welcome wherever it stands.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -49,6 +49,7 @@ class Line:
         self.hello: TransportHello | None = None
         self._stream = stream
         self._splitter = FrameSplitter(FRAME_BYTES_LIMIT)
+        self._sending = trio.Lock()
 
     @property
     def streams(self) -> bool:
@@ -60,8 +61,10 @@ class Line:
         await self.send_raw(b"".join(map(framed, frames)))
 
     async def send_raw(self, sent: bytes) -> None:
+        """In whole, also where a welcome and an answer go out at once."""
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the client has left, as its outcome says
-            await self._stream.send_all(sent)
+            async with self._sending:
+                await self._stream.send_all(sent)
 
     async def send_in_pieces(self, sent: bytes, cuts: Sequence[int]) -> None:
         """A write for each piece; others get their turn in between."""
@@ -108,7 +111,7 @@ class Stage:
         self._hello_on: list[bool | None] = [None for _ in scene.actions]
         self._lines = 0
         self._open = 0
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
 
     # --- for scenes -------------------------------------------------------------------------------------------
 
@@ -143,10 +146,10 @@ class Stage:
         self.told[at].append(one)
         self._wake()
 
-    async def quiet(self) -> None:
-        """Until the scene is over and every connection is closed."""
-        await self.over.wait() if not self.scene.endless else None
-        await self._until(lambda: self._open == 0, None)
+    async def all_closed(self) -> None:
+        """Until the client has left every connection."""
+        while self._open:
+            await self._changed.park()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One connection, until the client leaves it."""
@@ -169,15 +172,15 @@ class Stage:
             self.fault(f"the client sent what is no frame: {fault}")
             await line.send(error("frame_size"))
 
-    async def _until(self, condition: Any, waiting_for: str | None) -> None:
+    async def _until(self, condition: Callable[[], bool], waiting_for: str) -> None:
+        """For the scene, which waits for one thing at a time."""
         while not condition():
             self.waiting_for = waiting_for
-            self._changed = trio.Event()
-            await self._changed.wait()
+            await self._changed.park()
         self.waiting_for = None
 
     def _wake(self) -> None:
-        self._changed.set()
+        self._changed.unpark_all()
 
     # --- what comes -------------------------------------------------------------------------------------------
 
@@ -212,13 +215,17 @@ class Stage:
         if hello.protocol != PROTOCOL:
             self.fault(f"the client says hello for protocol {hello.protocol}; it is {PROTOCOL}")
         line.hello = hello
+        if self.scene.parting is not None:
+            await line.send(self.scene.parting)
+            await line.hang_up()
+            return
         welcome = {
             "schema_id": TRANSPORT_WELCOME,
             "callers": list(self.scene.callers),
             "frame_bytes_max": FRAME_BYTES_MAX,
             "join": hello.join,
             "protocol": PROTOCOL,
-            "server": "conformance",
+            "server": self.scene.server,
             "stream_events": hello.stream_events,
         }
         await line.send(canonical(welcome))

@@ -19,9 +19,8 @@ from itertools import count
 from typing import Final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from sidecar.connectors.messages import clean_message
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import (
     PROTOCOL,
@@ -49,7 +48,7 @@ from sidecar.service.turn import Act
 _FRAMES_PER_CHECKPOINT: Final = 16
 UNDER_WAY_MAX: Final = 1024  # answers that one connection may wait for; above it, it is not read from
 _REPLAYS_MAX: Final = 16  # read back from disk, or asked by an operator, at once for one connection
-_NAME_CHARACTERS_MAX: Final = 80  # of what a client calls itself, in a log line
+_NAME_CHARACTERS_MAX: Final = 80  # of what a client calls itself, for a log line
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
 
 
@@ -301,7 +300,7 @@ class Connection:
         if hello.protocol != PROTOCOL:
             why = f"protocol {hello.protocol} is asked for; this daemon speaks {PROTOCOL}"
             raise _CutOff(error_frame("unsupported_protocol", why))
-        self._hello = hello
+        self._hello = structs.replace(hello, client=_shown(hello.client))  # a name of megabytes is not kept
         welcome = TransportWelcome(
             schema_id=TRANSPORT_WELCOME,
             protocol=PROTOCOL,
@@ -343,12 +342,11 @@ class Connection:
 
     def _tell_cut(self, unsent_bytes: int) -> None:
         peer = self._standing.peer
-        name = clean_message(self._hello.client)[:_NAME_CHARACTERS_MAX] if self._hello is not None else ""
         self._services.log.warning(
             "slow_reader_cut",
             uid=peer.uid,
             pid=peer.pid,
-            client=name,
+            client=self._hello.client if self._hello is not None else "",
             unsent_bytes=unsent_bytes,
             under_way=self._under_way,
             now="its requests go on, and are there to be replayed",
@@ -379,3 +377,9 @@ class Connection:
             self._changed = trio.Event()
             await self._changed.wait()
             self._changed = None
+
+
+def _shown(client: str) -> str:
+    """What a client calls itself, as it may stand in a log line."""
+    name = client[:_NAME_CHARACTERS_MAX]
+    return "".join(character if character.isprintable() else " " for character in name).strip()

@@ -74,21 +74,17 @@ def test_asking_again_while_the_abandoned_one_runs_waits_for_the_same_answer(way
 
 
 def test_the_whole_client_can_be_cancelled(way: Way, path: Path) -> None:
-    def part(peer: Peer) -> None:
-        peer.welcome()
-        peer.until_hung_up()
-
     async def body() -> None:
         with anyio.move_on_after(0.05) as scope:
             async with way.client(path) as client:
                 await client.invoke(asked())
         assert scope.cancelled_caught
 
-    with fake_daemon(path, part):
+    with fake_daemon(path, Peer.until_hung_up):
         way.run(body)
 
 
-def test_a_broken_invariant_in_the_background_ends_the_block(way: Way, path: Path) -> None:
+def test_a_broken_invariant_in_the_background_is_told_to_who_waits_and_to_who_closes(way: Way, path: Path) -> None:
     def part(peer: Peer) -> None:
         peer.welcome()
         peer.until_hung_up()
@@ -96,11 +92,45 @@ def test_a_broken_invariant_in_the_background_ends_the_block(way: Way, path: Pat
     async def body() -> None:
         async with way.client(path) as client:
             client._session.receive = None
-            await client.invoke(asked())
+            with pytest.raises(Disconnected, match="itself has failed") as caught:
+                await client.invoke(asked())
+            assert caught.value.fault == "crashed"
 
-    with fake_daemon(path, part), pytest.raises(BaseExceptionGroup) as caught:
+    with fake_daemon(path, part), pytest.raises(ExceptionGroup) as crash:
         way.run(body)
-    assert caught.group_contains(TypeError)
+    assert crash.group_contains(TypeError)
+
+
+def test_it_may_be_opened_in_one_task_and_closed_in_another(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.expect("status")
+        peer.say(daemon_says.status_report())
+        peer.until_hung_up()
+
+    async def body() -> None:
+        client = AsyncClient(path, caller="dungeon")
+        for step in (client.__aenter__, client.status, client.__aexit__):
+            async with anyio.create_task_group() as one_task:
+                one_task.start_soon(step)
+
+    with fake_daemon(path, part):
+        way.run(body)
+
+
+def test_a_client_that_nobody_closes_ends_with_the_event_loop(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.expect("status")
+        peer.say(daemon_says.status_report())
+        peer.until_hung_up()
+
+    async def body() -> None:
+        client = await AsyncClient(path, caller="dungeon").__aenter__()
+        await client.status()
+
+    with fake_daemon(path, part):
+        way.run(body)
 
 
 def test_outside_its_block_a_client_says_so(way: Way, path: Path) -> None:

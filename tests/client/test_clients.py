@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,13 @@ def _session(client: Any) -> Any:
     return getattr(client, "client", client)._session
 
 
+async def until_out(client: Any, request_id: str) -> None:
+    """The request has been handed to the connection."""
+    with anyio.fail_after(20):
+        while not _session(client)._due.get(("invocation", "dungeon", request_id)):
+            await anyio.sleep(0)
+
+
 def test_another_request_under_an_id_that_waits_is_a_conflict_and_is_not_sent(way: Way, path: Path) -> None:
     def part(peer: Peer) -> None:
         peer.welcome()
@@ -246,9 +254,7 @@ def test_another_request_under_an_id_that_waits_is_a_conflict_and_is_not_sent(wa
                 assert (await client.invoke(asked("r1", "one"))).text == "first"
 
             both.start_soon(first)
-            with anyio.fail_after(20):
-                while not _session(client)._due.get(("invocation", "dungeon", "r1")):
-                    await anyio.sleep(0)
+            await until_out(client, "r1")
             await raised(ReplayConflict, client.invoke(asked("r1", "two")))
             await client.status()
 
@@ -335,9 +341,7 @@ def test_a_cancel_names_caller_and_id_and_the_request_gets_its_end(way: Way, pat
                 assert error.kind == "timeout"
 
             both.start_soon(wait)
-            with anyio.fail_after(20):
-                while not _session(client)._due.get(("invocation", "dungeon", "r1")):
-                    await anyio.sleep(0)
+            await until_out(client, "r1")
             await client.cancel("r1")
 
     with fake_daemon(path, part):
@@ -424,6 +428,40 @@ def test_results_of_any_length_below_16_mib_are_taken(way: Way, path: Path) -> N
         way.run(body)
 
 
+def test_a_request_that_the_daemon_does_not_read_yet_holds_up_no_answer(way: Way, path: Path) -> None:
+    may_answer, may_read = threading.Event(), threading.Event()
+    text = "x" * 4_000_000  # far more than a socket holds
+
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        assert peer.request_id() == "r1"
+        may_answer.wait(30)
+        peer.say(daemon_says.result("r1", "small"))
+        may_read.wait(30)
+        assert peer.expect("invocation")["request"]["input"][0]["UserText"]["text"] == text
+        peer.say(daemon_says.result("r2", "large"))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+
+            async def small() -> None:
+                assert (await client.invoke(asked("r1"))).text == "small"
+                may_read.set()
+
+            async def large() -> None:
+                assert (await client.invoke(asked("r2", text))).text == "large"
+
+            both.start_soon(small)
+            await until_out(client, "r1")
+            both.start_soon(large)
+            await until_out(client, "r2")
+            may_answer.set()
+
+    with fake_daemon(path, part):
+        way.run(body)
+
+
 # --- who is there -------------------------------------------------------------------------------------------------
 
 
@@ -458,7 +496,7 @@ def test_a_daemon_that_stays_full_is_told_as_that(way: Way, path: Path) -> None:
         peer.say(daemon_says.error("too_many_connections"))
 
     async def body() -> None:
-        async with way.client(path, connect_seconds_max=0.2, backoff_seconds_max=0.05) as client:
+        async with way.client(path, connect_seconds_max=1, backoff_seconds_max=0.1) as client:
             error = await raised(DaemonError, client.invoke(asked("r1")))
         assert error.code == "too_many_connections"
         assert error.retry == "same_bytes"
@@ -469,7 +507,7 @@ def test_a_daemon_that_stays_full_is_told_as_that(way: Way, path: Path) -> None:
 
 def test_without_a_daemon_the_wait_is_bounded(way: Way, path: Path) -> None:
     async def body() -> None:
-        async with way.client(path, connect_seconds_max=0.05) as client:
+        async with way.client(path, connect_seconds_max=0.5) as client:
             error = await raised(Disconnected, client.invoke(asked("r1")))
             assert "no socket" in str(error)
             assert error.retry == "same_bytes"
@@ -484,8 +522,8 @@ def test_a_daemon_that_says_nothing_is_given_up(way: Way, path: Path) -> None:
         peer.until_hung_up()
 
     async def body() -> None:
-        async with way.client(path, grace_seconds=0.02) as client:
-            error = await raised(Disconnected, client.invoke(asked("r1"), timeout_seconds=0.02))
+        async with way.client(path, grace_seconds=0.2) as client:
+            error = await raised(Disconnected, client.invoke(asked("r1"), timeout_seconds=0.3))
         assert error.fault == "no_answer"
 
     with fake_daemon(path, part):

@@ -209,7 +209,7 @@ def test_a_stale_socket_is_waited_for_as_well(way: Way, path: Path) -> None:
     stale.close()
 
     async def body() -> None:
-        async with way.client(path, connect_seconds_max=0.05) as client:
+        async with way.client(path, connect_seconds_max=0.5) as client:
             assert "no daemon listens" in str(await raised(Disconnected, client.invoke(asked("r1"))))
 
     way.run(body)
@@ -219,7 +219,7 @@ def test_a_file_in_the_sockets_place_is_named_as_that(way: Way, path: Path) -> N
     path.write_text("not a socket")
 
     async def body() -> None:
-        async with way.client(path, connect_seconds_max=0.05) as client:
+        async with way.client(path, connect_seconds_max=0.5) as client:
             assert "something else than a socket" in str(await raised(Disconnected, client.status()))
 
     way.run(body)
@@ -232,8 +232,8 @@ def test_a_daemon_that_does_not_come_back_is_told_once_expiry_and_grace_are_over
         fake.listening_no_more()
 
     async def body() -> None:
-        async with way.client(path, grace_seconds=0.05) as client:
-            error = await raised(Disconnected, client.invoke(asked("r1"), timeout_seconds=0.05))
+        async with way.client(path, grace_seconds=0.2) as client:
+            error = await raised(Disconnected, client.invoke(asked("r1"), timeout_seconds=0.3))
         assert error.retry == "same_bytes"
 
     with fake_daemon(path, losing) as fake:
@@ -303,8 +303,8 @@ def test_waiting_for_the_restart_ends_with_the_request(way: Way, path: Path) -> 
         peer.until_hung_up()
 
     async def body() -> None:
-        async with way.client(path, grace_seconds=0.02) as client:
-            error = await raised(DaemonError, client.invoke(asked("r1"), timeout_seconds=0.02))
+        async with way.client(path, grace_seconds=0.2) as client:
+            error = await raised(DaemonError, client.invoke(asked("r1"), timeout_seconds=0.3))
         assert error.code == "shutting_down"
         assert error.retry == "same_bytes"
 
@@ -402,7 +402,7 @@ def test_an_idle_connection_that_is_lost_is_made_again_when_it_is_wanted(way: Wa
         peer.say(daemon_says.result(request_id, f"of {request_id}"))
 
     async def body() -> None:
-        async with way.client(path) as client:
+        async with way.client(path, backoff_seconds_first=60, backoff_seconds_max=60) as client:
             session = getattr(client, "client", client)._session
             for number in range(5):
                 assert (await client.invoke(asked(f"r{number}"))).text == f"of r{number}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.daemon_says import call_event, text_event
 
+from sidecar.client.errors import NotADaemon
 from sidecar.client.pieces import LiveRun, Telling
 from sidecar.contract.values import TextDelta, TransportEvent
 
@@ -90,3 +92,35 @@ def test_never_more_is_unread_than_the_bound(lengths: list[int], unread_bytes_ma
     for length_bytes in lengths:
         run.offer(text_event("x"), length_bytes)
         assert sum(queued for _, queued in run._unread) <= unread_bytes_max
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        [text_event("he"), call_event("look", 1)],
+        [text_event("hello"), call_event("other", 1)],
+        [text_event("hello"), call_event("look", 1), text_event("more than there is", 2)],
+        [call_event("look", 0)],
+    ],
+    ids=["a_text_without_its_end", "another_call", "too_much", "another_kind"],
+)
+def test_what_is_no_beginning_of_the_result_is_told_as_that(live: list[TransportEvent]) -> None:
+    run = LiveRun(unread_bytes_max=10_000)
+    telling = Telling(run)
+    for event in live:
+        run.offer(event, 10)
+        assert telling.next_live() is event
+    with pytest.raises(NotADaemon):
+        telling.rest((text_event("hello"), call_event("look", 1)))
+
+
+@given(st.integers(1, 3), st.integers(0, 2))
+def test_a_join_in_mid_text_is_told_as_that_and_goes_on_with_what_follows(start: int, cut: int) -> None:
+    run = LiveRun(unread_bytes_max=10_000)
+    telling = Telling(run)
+    run.offer(text_event("goblin"[start : 6 - cut]), 10)
+    while telling.next_live() is not None:
+        pass
+    look = call_event("look", 1)
+    assert telling.rest((text_event("goblin"), look)) == [look]
+    assert not telling.is_whole

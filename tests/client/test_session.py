@@ -407,3 +407,18 @@ def test_an_abandoned_request_that_is_asked_again_is_sent_again_after_a_loss() -
     assert session.wants_connection
     session.lost(Disconnected("lost"))
     assert [kind_of(frame) for frame in connected(session)] == ["invocation"]
+
+
+def test_what_was_parked_is_cancelled_like_any_other_once_it_is_out_again() -> None:
+    session = a_session()
+    session.invoke(sealed(INVOCATIONS["r0"]), CALLER, "r0", waiter := a_waiter())
+    connected(session)
+    session.receive(framed(daemon_says.error("shutting_down", "r0")))
+    session.lost(Disconnected("lost"))
+    assert [kind_of(frame) for frame in connected(session)] == ["invocation"]
+    session.cancel(CALLER, "r0", a_waiter())
+    assert [kind_of(frame) for frame in frames_of(session.outgoing())] == ["cancel"]
+    assert waiter.answer is None
+    error = session.gave_up(waiter)
+    assert isinstance(error, Disconnected)
+    assert error.fault == "no_answer"

@@ -33,7 +33,7 @@ from sidecar.contract import canonical
 from sidecar.contract.values import ProviderRequest
 
 CLAIMS = ["encode", "concurrent", "resend", "stream", "quote", "status", "cancel", "welcome"]
-PATIENCE: dict[str, Any] = {"connect_seconds_max": 3.0, "grace_seconds": 1.0, "wait_for_restart": False}
+PATIENCE: dict[str, Any] = {"connect_seconds_max": 1.5, "grace_seconds": 0.5, "wait_for_restart": False}
 
 _writing = threading.Lock()
 

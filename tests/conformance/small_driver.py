@@ -52,7 +52,7 @@ FAULTS = {
 FAULT = os.environ.get("FAULT", "none")
 ALL = ["encode", "concurrent", "resend", "stream", "quote", "status", "cancel", "welcome"]
 CLAIMS = os.environ.get("CLAIMS", ",".join(ALL)).split(",")
-GIVE_UP_SECONDS = 3.0
+GIVE_UP_SECONDS = 2.0
 NAMES = "gamecult.model.transport_"
 
 _lines = threading.Lock()

@@ -151,6 +151,8 @@ class Decided(Struct, frozen=True):
     how: str
     at_seconds: float
     streams: bool  # whether the connection's hello asked for live events then
+    identity: bytes | None  # None for what is no invocation
+    unsent_bytes: int  # when it was decided
 
 
 class WatchedExchange:
@@ -161,12 +163,14 @@ class WatchedExchange:
         self.decided: list[Decided] = []
         self.cancelled: list[tuple[Key, float, bool]] = []  # whether it ran, and this peer may cancel it
         self.streams: Callable[[], bool] = lambda: False
+        self.unsent_bytes: Callable[[], int] = lambda: 0
 
     def decide(self, frame: Any, callers: frozenset[str], *, joins: bool = False) -> Any:
+        unsent_bytes = self.unsent_bytes()
         decision = self._exchange.decide(frame, callers, joins=joins)
-        self.decided.append(
-            Decided(_frame_key(frame), type(decision).__name__, trio.current_time(), self.streams())
-        )
+        identity = frame.identity if isinstance(frame, frames.Invocation) else None
+        now, how = trio.current_time(), type(decision).__name__
+        self.decided.append(Decided(_frame_key(frame), how, now, self.streams(), identity, unsent_bytes))
         return decision
 
     def cancel(self, cancel: Any, callers: frozenset[str]) -> None:
@@ -311,6 +315,7 @@ class Served:
             on_cut(unsent_bytes)
 
         out.send, out.send_live, out._on_cut = sent, sent_live, cut  # watched, not replaced
+        self.exchange.unsent_bytes = lambda: out.unsent_bytes
         self.exchange.streams = lambda: connection._hello is not None and connection._hello.stream_events
 
 

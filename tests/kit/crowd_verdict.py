@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import msgpack
-from kit import crowd_story
+from kit import build, crowd_story
 from kit.crowd import BOUNDS, Played, Said, Served
 from kit.crowd_story import Hello, Invoke, Junk, Key, Quoted, Status
 from msgspec import Struct
@@ -50,10 +50,12 @@ def check(played: Played) -> None:
         only_what_was_asked_for_is_heard(served, heard)
         who_is_cut_off_is_told_why(served, heard)
         live_events_are_the_providers(played, served, heard)
+        live_events_come_while_they_are_asked_for(played, served, heard)
         nobody_waits_for_another(played, served, heard)
     equal_bytes_have_equal_answers(played)
     results_hold_what_was_said(played)
     cancels_and_deadlines_end_requests(played)
+    nothing_is_admitted_in_a_drain(played)
     money_is_where_it_belongs(played)
     nothing_is_left(played)
 
@@ -70,6 +72,15 @@ def bounds_were_kept(served: Served) -> None:
     cut_with = served.cut_with_unsent_bytes
     assert served.stream.hung_up == (cut_with is not None)
     assert cut_with is None or cut_with > BOUNDS["STALL_BYTES_MAX"], f"cut with only {cut_with} bytes unsent"
+    peer = served.client.peer
+    if peer.reading != "never" or peer.cut_off is not None:
+        return
+    if "close" not in peer.going:
+        unsent = served.connection._outgoing.unsent_bytes
+        assert cut_with is not None or unsent <= BOUNDS["STALL_BYTES_MAX"], "a client that reads nothing is not cut"
+    if peer.down_bytes < 100:  # what is unsent never becomes less
+        over = [one for one in served.exchange.decided if one.unsent_bytes > BOUNDS["READ_ON_BYTES_MAX"]]
+        assert len(over) <= 1, "a client that reads nothing is read from"
 
 
 # --- answers ------------------------------------------------------------------------------------------------------
@@ -165,6 +176,30 @@ def live_events_are_the_providers(played: Played, served: Served, heard: list[He
             assert pieces == said, "live events were lost"
 
 
+def live_events_come_while_they_are_asked_for(played: Played, served: Served, heard: list[Heard]) -> None:
+    """Of a peer that reads what comes: what is said in the very instant of a hello may be either."""
+    client = served.client
+    if client.peer.reading != "eager" or played.story.held_bytes_max < 1 << 20 or served.stream.hung_up:
+        return
+    hellos = [(at, step.stream) for step, at in client.sent if isinstance(step, Hello)]
+
+    def streams(at_seconds: float) -> bool | None:
+        if any(at == at_seconds for at, _ in hellos):
+            return None
+        return next((stream for at, stream in reversed(hellos) if at < at_seconds), False)
+
+    live = [one for one in heard if one.kind == "event"]
+    assert all(streams(one.at_seconds) is not False for one in live), "a live event after a hello that wants none"
+    if served.dropped_live or was_cut_off(served) or not reads_all(served):
+        return
+    runs_from = {one.key: one.at_seconds for one in served.exchange.decided if one.how in ("Admitted", "Joined")}
+    for key, begins in runs_from.items():
+        wanted = [at for at, _ in played.provider.said[key] if at > begins and streams(at)]
+        assert not Counter(wanted) - Counter(one.at_seconds for one in live if one.key == key), (
+            "a live event is missing"
+        )
+
+
 def _piece(payload: dict[str, Any]) -> str:
     return str(payload["TextDelta"]["text"] if "TextDelta" in payload else payload["ToolCall"]["call_id"])
 
@@ -207,8 +242,14 @@ def equal_bytes_have_equal_answers(played: Played) -> None:
     again = [frame for frame, _ in played.last.client.heard]
     assert sorted(again) == sorted(recorded.values()), "an answer on record is not there to be replayed"
     assert max(played.provider.asked.values(), default=0) <= 1, "a provider is asked twice"
-    begun = {(begin.caller_runtime_id, begin.request_id) for begin in played.ledger.begins}
-    assert played.provider.asked.keys() <= begun, "a provider is asked for what is not on record"
+    begun = {
+        (begin.caller_runtime_id, begin.request_id): bytes(begin.identity_sha256) for begin in played.ledger.begins
+    }
+    for served in played.served:
+        for decided in served.exchange.decided:
+            if decided.how in ("Joined", "Replay"):
+                assert decided.identity == begun.get(decided.key, decided.identity), "another identity's answer"
+    assert played.provider.asked.keys() <= begun.keys(), "a provider is asked for what is not on record"
 
 
 def cancels_and_deadlines_end_requests(played: Played) -> None:
@@ -221,7 +262,21 @@ def cancels_and_deadlines_end_requests(played: Played) -> None:
     for begin, record in played.ledger.completes:
         key = begin.caller_runtime_id, begin.request_id
         assert ended_at[key] <= crowd_story.EXPIRY_SECONDS + slack, "a request runs past its deadline"
+        if (stopped_at := trouble_at(played, "stop")) is not None:
+            admitted_at = (begin.admitted_at_unix_ms - build.NOW) / 1000
+            assert ended_at[key] <= max(stopped_at, admitted_at) + slack, "a stop ends all that runs"
         assert b"its caller cancelled it" not in record.response or key in cancelled, "cancelled by nobody"
+
+
+def trouble_at(played: Played, kind: str) -> float | None:
+    return next((at for at, trouble in played.story.troubles if trouble == kind), None)
+
+
+def nothing_is_admitted_in_a_drain(played: Played) -> None:
+    if (draining_from := trouble_at(played, "drain")) is not None:
+        for served in played.served:
+            for decided in served.exchange.decided:
+                assert decided.how != "Admitted" or decided.at_seconds <= draining_from, "admitted in a drain"
 
 
 def nobody_waits_for_another(played: Played, served: Served, heard: list[Heard]) -> None:
@@ -253,7 +308,9 @@ def money_is_where_it_belongs(played: Played) -> None:
             for begin in played.ledger.begins
             if begin.caller_runtime_id == caller and (caller, begin.request_id) not in ended
         ]
-        charges = [record.charge_micro_usd for begin, record in played.ledger.completes if begin.caller_runtime_id == caller]
+        charges = [
+            record.charge_micro_usd for begin, record in played.ledger.completes if begin.caller_runtime_id == caller
+        ]
         figures = account.figures()
         assert sum(figures.reserved.values()) == sum(begin.reservation_micro_usd for begin in open_begins)
         assert sum(figures.spent.values()) == sum(charges)

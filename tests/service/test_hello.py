@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import msgpack
 import pytest
+import trio
 from kit import build, wire
 from kit.connected import answering, asked, hello, served
+from kit.narrow_stream import narrow_pair
 from kit.road import Road, said
 
 from sidecar.contract.client_frames import TRANSPORT_HELLO
+from sidecar.rules.framing import framed
+
+HELLO = {"client": "", "join": False, "protocol": 1, "schema_id": TRANSPORT_HELLO, "stream_events": False}
 
 
 async def test_a_hello_is_answered_with_what_the_peer_may_be_and_what_it_gets() -> None:
@@ -133,3 +138,22 @@ async def test_an_operator_that_may_call_as_nobody_is_greeted_too() -> None:
         frame = await client.receive()
         assert frame is not None
         assert msgpack.unpackb(frame)["disposition"] == {"Refused": "IdentitySubstitution"}
+
+
+@pytest.mark.parametrize(
+    ("client", "kept"), [("x" * 900_000, "x" * 80), ("a\nb\x1b[1m", "a b [1m"), ("", "")], ids=["long", "odd", "none"]
+)
+async def test_of_a_clients_name_only_what_a_log_line_shows_is_kept(client: str, kept: str) -> None:
+    """A connection may stay for ever, so what its hello said must not be megabytes."""
+    theirs, ours = narrow_pair(up_bytes=1 << 20, down_bytes=1 << 20)
+    road = Road()
+    async with trio.open_nursery() as nursery:
+        connection = road.connection(ours, nursery)
+        nursery.start_soon(connection.serve)
+        await theirs.send_all(framed(wire.write({**HELLO, "client": client})))
+        await theirs.receive_some()
+        assert connection._hello is not None
+        assert connection._hello.client == kept
+        connection._tell_cut(9)
+        await theirs.send_eof()
+    assert "the provider gave no reason" not in road.log.getvalue()
