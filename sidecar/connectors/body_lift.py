@@ -58,7 +58,7 @@ class BodyLift(ABC):
         self._opening = b""  # without the blanks before it
         self._has_event = False
         self._text = UnicodePieces()
-        self._response_id: str | None = None
+        self._said_id: str | None = None  # by the provider, of its answer
         self._model_said: object = None
         self.is_over = False
 
@@ -171,11 +171,16 @@ class BodyLift(ABC):
         if isinstance(piece, str):
             self._answer.text(self._text.feed(piece))
 
+    @property
+    def _response_id(self) -> str | None:
+        """For the end of the answer, so that the first event doesn't wait for its cleaning."""
+        return self._said_id and self._clean(self._said_id)[:_RESPONSE_ID_CHARACTERS_MAX]
+
     def _names(self, response_id: object, model: object) -> None:
         """What the answer and the model are called by the provider; the first id stands."""
         said = word(response_id)
-        if self._response_id is None and said and said.isprintable():
-            self._response_id = self._clean(said)[:_RESPONSE_ID_CHARACTERS_MAX]
+        if self._said_id is None and said and said.isprintable():
+            self._said_id = said
         if model != self._model_said:  # every event of a stream says it again
             self._model_said = model
             if not is_same_family(self._upstream, word(model)):

@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_ONE_EVENT: Final = re.compile(rb"(?:event: ?([^\r\n]*)\n)?data: ?([^\r\n]*)\n\n")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -52,6 +53,8 @@ class EventStream:
     def feed(self, received: bytes) -> list[Event | StreamFault]:
         if not received:
             return []
+        if (event := self._only_event(received)) is not None:
+            return [event]
         if self._skip_line_feed:
             received = received.removeprefix(b"\n")  # the second half of a CRLF that was split
         self._buffer += received
@@ -66,6 +69,22 @@ class EventStream:
         if len(self._buffer) > self._line_bytes_max:
             self._line(self._buffer, out)
         return out
+
+    def _only_event(self, received: bytes) -> Event | None:
+        """The event that these bytes are, from its first to its last: as most servers send it, and read in one go."""
+        if self._buffer or self._data or self._name or self._skip_line_feed or self._broken:
+            return None
+        if len(received) > min(self._line_bytes_max, self._event_bytes_max):
+            return None
+        whole = _ONE_EVENT.fullmatch(received)
+        if whole is None:
+            return None
+        try:
+            event = Event(whole[2].decode("utf-8"), (whole[1] or b"").decode("utf-8"))
+        except UnicodeDecodeError:
+            return None
+        self._first_line = False
+        return event
 
     def close(self) -> list[Event | StreamFault]:
         """The end of the stream: a last event without its blank line, if it is whole JSON."""

@@ -132,8 +132,12 @@ async def post(
             elif response.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
                 answer.fail("provider", "the provider encoded a body that was asked for as it is")
             else:
-                async with aclosing(_bounded(response, body_bytes_max, pace)) as pieces:
+                left = body_bytes_max
+                async with aclosing(_raw_pieces(response, pace)) as pieces:
                     async for piece in pieces:
+                        left -= len(piece)
+                        if left < 0:
+                            raise ExchangeFault("result_size", f"the provider sent more than {body_bytes_max} bytes")
                         yield piece
     except httpx2.TimeoutException as error:
         raise ExchangeFault("timeout", _said(error, outgoing)) from error
@@ -144,16 +148,6 @@ async def post(
     finally:
         for stream in in_handshake:
             await trio.aclose_forcefully(stream)  # the library leaves it open when its TLS handshake is cancelled
-
-
-async def _bounded(response: httpx2.Response, body_bytes_max: int, pace: Pace) -> AsyncGenerator[bytes, None]:
-    left = body_bytes_max
-    async with aclosing(_raw_pieces(response, pace)) as pieces:
-        async for piece in pieces:
-            left -= len(piece)
-            if left < 0:
-                raise ExchangeFault("result_size", f"the provider sent more than {body_bytes_max} bytes")
-            yield piece
 
 
 async def _raw_pieces(response: httpx2.Response, pace: Pace) -> AsyncGenerator[bytes, None]:

@@ -19,8 +19,8 @@ def parsed(*pieces: bytes, line_bytes_max: int = 10_000, event_bytes_max: int = 
     return events + stream.close()
 
 
-def byte_by_byte(whole: bytes) -> list[Event | StreamFault]:
-    return parsed(*(whole[at : at + 1] for at in range(len(whole))))
+def byte_by_byte(whole: bytes, **bounds: int) -> list[Event | StreamFault]:
+    return parsed(*(whole[at : at + 1] for at in range(len(whole))), **bounds)
 
 
 LINES = st.sampled_from(
@@ -40,6 +40,17 @@ def test_any_split_gives_the_same_events_and_the_same_fault(whole: bytes, data: 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     pieces = [whole[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     assert parsed(*pieces, **SMALL) == parsed(whole, **SMALL)
+
+
+_TAIL = st.sampled_from([b"\n\n", b"\n", b"\r\n\r\n", b"\n\r\n", b"\r\r", b"\n\n\n", b""])
+_BLOCK = st.tuples(
+    st.sampled_from([b"", b"event: named\n", b"event:named\n", b"event: \xff\n", b": c\n"]), LINES, _TAIL
+)
+
+
+@given(st.lists(_BLOCK.map(b"".join), max_size=5))
+def test_events_that_arrive_one_by_one_are_what_their_bytes_are(arrived: list[bytes]) -> None:
+    assert parsed(*arrived, **SMALL) == byte_by_byte(b"".join(arrived), **SMALL)
 
 
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1), min_size=1))
