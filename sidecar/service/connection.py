@@ -325,9 +325,9 @@ class Connection:
         self._services.exchange.hear(*key, self, self._live_events())
 
     def _live_events(self) -> Hear:
-        """Takes one request's live events, as long as they are asked for. Behind one that is dropped none is sent:
+        """Takes one request's live events, while they are asked for. Behind one that is dropped none is sent:
 
-        what has come is the beginning of the answer, without gaps.
+        what has come of it has no gaps.
         """
         is_whole = True
 

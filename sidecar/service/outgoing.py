@@ -6,7 +6,7 @@ this order, each by the bytes that are unsent:
 
     above LIVE_BYTES_MAX       live events are dropped: the result carries them all
     above READ_ON_BYTES_MAX    the connection is not read from, so nothing more is admitted from it
-    above STALL_BYTES_MAX      if the client takes nothing for STALL_SECONDS_MAX, the connection is cut
+    above STALL_BYTES_MAX      if the client takes less than 64 KiB in STALL_SECONDS_MAX, the connection is cut
     above CUT_BYTES_MAX        the connection is cut at once
 
 A cut costs no request anything: what runs is completed, and what is on record

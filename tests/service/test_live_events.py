@@ -208,3 +208,18 @@ async def test_a_cancelled_request_ends_its_live_events_with_its_result() -> Non
         heard, result = await until_result(client)
     assert text_of(heard, 0) == "so far"
     assert result["disposition"]["Transported"]["receipt"]["outcome"]["Failed"]["kind"] == "timeout"
+
+
+async def test_one_event_above_the_bound_is_sent_live_to_a_client_that_keeps_up() -> None:
+    road = Road(connector=Spoken())
+    async with served(road) as client:
+        await client.greet(stream_events=True)
+        await client.send(asked("r1"))
+        await trio.testing.wait_all_tasks_blocked()
+        answer = road.connector.answers["r1"]
+        answer.text("x" * (outgoing.LIVE_BYTES_MAX + 1))
+        await trio.testing.wait_all_tasks_blocked()
+        answer.text("y")
+        road.connector.ends["r1"].set()
+        heard, _ = await until_result(client)
+    assert [len(one["event"]["payload"]["TextDelta"]["text"]) for one in heard[:2]] == [outgoing.LIVE_BYTES_MAX + 1, 1]
