@@ -63,8 +63,8 @@ class Outgoing:
         self._queue(frame, self._at_end_of_turn)
 
     def send_live(self, frame: bytes) -> bool:
-        """A live event, at once, if there is room for it; False where it was dropped."""
-        if self.unsent_bytes + len(frame) > LIVE_BYTES_MAX:
+        """A live event, at once, if there is room for it or nothing else is unsent; False where it was dropped."""
+        if self.unsent_bytes and self.unsent_bytes + len(frame) > LIVE_BYTES_MAX:
             return False
         self._queue(frame, _at_once)  # a provider's events come one by one: there is nothing to send it together with
         return True
