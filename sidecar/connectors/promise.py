@@ -17,6 +17,7 @@ Source: CONTRACT sections 5 and 6, WIRE section 1.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -149,6 +150,18 @@ class Answer:
     def _shown(self, said: str) -> str:
         return said if self._secret is None else said.replace(self._secret, SHOWN)
 
+    def _shown_arguments(self, arguments: str) -> str:
+        """JSON can spell a secret in many ways; where it does, the arguments are written anew, and it is replaced."""
+        shown = self._shown(arguments)
+        if self._secret is None or "\\" not in shown:
+            return shown
+        try:
+            plain = json.dumps(json.loads(shown), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return shown  # what it is told to be elsewhere: arguments that no caller is given
+        said = json.dumps(self._secret, ensure_ascii=False)[1:-1]
+        return plain.replace(said, SHOWN) if said in plain else shown
+
     def text(self, text: str) -> None:
         """A piece of visible text; empty pieces are nothing."""
         if not text or self.ended:
@@ -170,12 +183,13 @@ class Answer:
         """One complete tool call. An unusable or used id is replaced by a fresh one; empty arguments mean `{}`."""
         if self.ended:
             return
+        call_id = self._shown(call_id)
         if not is_id(call_id) or call_id in self._call_ids:
             call_id = self._fresh_id()
             self.note("call_id_replaced")
         self._call_ids.add(call_id)
         self.tool_calls += 1
-        call = ToolCall(call_id=self._shown(call_id), name=self._shown(name), arguments=self._shown(arguments) or "{}")
+        call = ToolCall(call_id=call_id, name=self._shown(name), arguments=self._shown_arguments(arguments) or "{}")
         self._grow(len(call.call_id) + len(call.name.encode()) + len(call.arguments.encode()))
         self._close(TransportEventPayload(tool_call=call))
 

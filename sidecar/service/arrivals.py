@@ -27,6 +27,12 @@ class Arrivals:
         self._epoll.register(descriptor, select.EPOLLIN)
         self._watched[descriptor] = readable
 
+    def watch_hang_up(self, descriptor: int, gone: Callable[[], None]) -> None:
+        """As `watch`, but `gone` is called only when the other end is closed for good, in both directions."""
+        assert descriptor not in self._watched, "two wait for one descriptor"
+        self._epoll.register(descriptor, 0)  # EPOLLHUP is told in any case
+        self._watched[descriptor] = gone
+
     def leave(self, descriptor: int) -> None:
         del self._watched[descriptor]
         self._epoll.unregister(descriptor)

@@ -69,13 +69,18 @@ class Carrier:
         carried = self._carried[live.caller, live.request_id] = _Carried(self, admitted, start, answer)
         self.ledger.begin(admitted.begin).then(carried.begun)
 
-    def join(self, key: tuple[str, str], answer: GiveAnswer) -> None:
-        """`answer` is given what the running request of this key will be answered."""
-        self._carried[key].join(answer)
+    def join(self, key: tuple[str, str], who: object, answer: GiveAnswer) -> None:
+        """`answer` is given what the running request of this key will be answered, unless `who` leaves before."""
+        self._carried[key].join(who, answer)
 
     def hear(self, key: tuple[str, str], who: object, hear: Hear) -> None:
         """From here on `hear` is given the frame of each event of this running request; once for the same `who`."""
         self._carried[key].hear(who, hear)
+
+    def leave(self, key: tuple[str, str], who: object) -> int:
+        """`who` hears no more of the request of this key, and is not answered where it has joined: so many answers."""
+        carried = self._carried.get(key)
+        return carried.leave(who) if carried is not None else 0
 
     def cancel(self, key: tuple[str, str]) -> None:
         """The deadline of the request of this key is now, if it runs."""
@@ -104,11 +109,12 @@ class _Carried:
 
     __slots__ = (
         "_admitted",
-        "_answers",
+        "_answer_first",
         "_asked",
         "_cancelled",
         "_carrier",
         "_first_event_at_unix_ms",
+        "_joined",
         "_listeners",
         "_place",
         "_record",
@@ -123,18 +129,30 @@ class _Carried:
         self._carrier = carrier
         self._admitted = admitted
         self._start = start
-        self._answers = [answer]
-        self._listeners: dict[object, Hear] | None = None  # few requests have any
+        self._answer_first = answer
+        self._joined: list[tuple[object, GiveAnswer]] | None = None  # few requests have any, nor
+        self._listeners: dict[object, Hear] | None = None
         self._asked: Answer | None = None
         self._scope: trio.CancelScope | None = None  # of the connector that is waited for
         self._cancelled = False
         self._first_event_at_unix_ms: int | None = None
 
-    def join(self, answer: GiveAnswer) -> None:
-        self._answers.append(answer)
+    def join(self, who: object, answer: GiveAnswer) -> None:
+        if self._joined is None:
+            self._joined = []
+        self._joined.append((who, answer))
+
+    def leave(self, who: object) -> int:
+        if self._listeners is not None:
+            self._listeners.pop(who, None)
+        before = self._joined or []
+        self._joined = [joined for joined in before if joined[0] is not who]
+        return len(before) - len(self._joined)
 
     def _answer(self, frame: bytes) -> None:
-        for answer in self._answers:
+        """One frame for all, so that it is in memory once."""
+        self._answer_first(frame)
+        for _, answer in self._joined or ():
             answer(frame)
 
     # --- live events ------------------------------------------------------------------------------------------
@@ -147,7 +165,8 @@ class _Carried:
         self._listeners.setdefault(who, hear)
 
     def _heard(self, sequence: int, payload: TransportEventPayload) -> None:
-        assert self._listeners, "nobody listens"
+        if not self._listeners:
+            return  # they have all left
         live = self._admitted.live
         event = LiveEvent(
             schema_id=TRANSPORT_EVENT,

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Final
 
 import trio
-from msgspec import Struct, structs
+from msgspec import structs
 
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import (
@@ -31,45 +31,21 @@ from sidecar.contract.client_frames import (
     TransportWelcome,
 )
 from sidecar.contract.frames import BadFrame, BrokenInvocation, FromClient, Invocation, Quote, parse
-from sidecar.contract.operator_frames import OperatorCheck, OperatorFrame, OperatorResolve
-from sidecar.ops.log import Log
+from sidecar.contract.operator_frames import OperatorCheck, OperatorResolve
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
-from sidecar.service.carrier import GiveAnswer, Hear
+from sidecar.service.carrier import Hear
 from sidecar.service.decision import Admitted, Answered, Joined, Replay
 from sidecar.service.errors import error_frame
-from sidecar.service.exchange import Exchange
-from sidecar.service.held import HeldBytes
 from sidecar.service.outgoing import READ_ON_BYTES_MAX, Outgoing
 from sidecar.service.peer import Standing
+from sidecar.service.services import Services
 from sidecar.service.stream import RECEIVE_BYTES_MAX, Stream
-from sidecar.service.tasks import Start
-from sidecar.service.turn import Act
 
 _FRAMES_PER_CHECKPOINT: Final = 16
 UNDER_WAY_MAX: Final = 1024  # answers that one connection may wait for; above it, it is not read from
 _REPLAYS_MAX: Final = 16  # read back from disk, or asked by an operator, at once for one connection
 _NAME_CHARACTERS_MAX: Final = 80  # of what a client calls itself, for a log line
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
-
-
-Operate = Callable[[Standing, OperatorFrame, Start, GiveAnswer], None]
-
-
-class Services(Struct, frozen=True, kw_only=True):
-    """What one daemon does for all of its connections."""
-
-    exchange: Exchange
-    held: HeldBytes
-    operate: Operate
-    report: Callable[[Standing], bytes]  # the frame that answers a status
-    log: Log
-    server: str
-    frame_bytes_max: int
-    frame_timeout_seconds: float
-    start_request: Start
-    start_replay: Start
-    start_writer: Start
-    at_end_of_turn: Callable[[Act], None]
 
 
 class _CutOff(Exception):
@@ -90,6 +66,7 @@ class Connection:
         self._splitter = FrameSplitter(services.frame_bytes_max)
         self._outgoing = Outgoing(
             stream,
+            backlogs=services.backlogs,
             start_writer=services.start_writer,
             at_end_of_turn=services.at_end_of_turn,
             on_change=self._wake,
@@ -108,11 +85,12 @@ class Connection:
         outgoing = self._outgoing
         try:
             await self._read_frames()
-            await self._until(lambda: outgoing.broken or (self._under_way == 0 and not outgoing.writing))
+            await self._until_or_gone(lambda: self._under_way == 0 and not outgoing.writing)
         except _CutOff as cut:
             await self._cut_off(cut.frame)
         finally:
             outgoing.end()
+            self._leave_all()
             await self._stream.aclose()
 
     # --- reading ----------------------------------------------------------------------------------------------
@@ -120,7 +98,7 @@ class Connection:
     async def _read_frames(self) -> None:
         for number in count(1):
             if not self._may_read():
-                await self._until(self._may_read)
+                await self._until_or_gone(self._may_read)
             if self._outgoing.broken:
                 return
             if number % _FRAMES_PER_CHECKPOINT == 0:
@@ -137,7 +115,7 @@ class Connection:
             except FrameSize as fault:
                 raise _CutOff(error_frame("frame_size", str(fault))) from fault
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._outgoing.broken = True
+                self._outgoing.stop()
                 return
             if frame is None:
                 return
@@ -242,7 +220,7 @@ class Connection:
         elif isinstance(decision, Joined):
             key = decision.caller, decision.request_id
             self._runs(key)
-            services.exchange.join(decision, partial(self._carried, 0, key))
+            services.exchange.join(decision, self, partial(self._carried, 0, key))
             self._listen_if_asked(key)
         else:
             self._under_way += 1
@@ -326,16 +304,17 @@ class Connection:
         self._services.exchange.hear(*key, self, self._live_events())
 
     def _live_events(self) -> Hear:
-        """Takes one request's live events, while they are asked for. Behind one that is dropped none is sent:
+        """Takes one request's live events. Behind one that was dropped, or not asked for any more, none is sent:
 
-        what has come since the hello has no gaps.
+        what has come has no gaps.
         """
         is_whole = True
 
         def hear(frame: bytes) -> None:
             nonlocal is_whole
-            if is_whole and self._hello is not None and self._hello.stream_events:
-                is_whole = self._outgoing.send_live(frame)
+            if is_whole:
+                asked = self._hello is not None and self._hello.stream_events
+                is_whole = asked and self._outgoing.send_live(frame)
 
         return hear
 
@@ -360,7 +339,7 @@ class Connection:
             await self._until(lambda: outgoing.broken or not outgoing.writing)
             if outgoing.broken:
                 return
-            outgoing.broken = True  # an answer that finishes from here on is not written: the caller can replay it
+            outgoing.stop()  # an answer that finishes from here on is not written: the caller can replay it
             try:
                 await self._stream.send_all(framed(why))
                 await self._stream.send_eof()
@@ -372,6 +351,24 @@ class Connection:
     def _wake(self) -> None:
         if self._changed is not None:
             self._changed.set()
+
+    async def _until_or_gone(self, condition: Callable[[], bool]) -> None:
+        """Until that holds, or nobody is there any more who could read an answer."""
+        outgoing = self._outgoing
+        if not outgoing.broken and not condition():
+            with self._stream.telling_hang_up(self._gone):
+                await self._until(lambda: outgoing.broken or condition())
+
+    def _leave_all(self) -> None:
+        """Nobody waits here any more: what was begun here goes on all the same, what was joined forgets us."""
+        if self._running:
+            for key in self._running:
+                self._under_way -= self._services.exchange.leave(*key, self)
+            self._running = set()
+
+    def _gone(self) -> None:
+        self._outgoing.stop()
+        self._wake()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

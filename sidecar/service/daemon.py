@@ -40,12 +40,14 @@ from sidecar.ops.version import version_of_sidecar
 from sidecar.rules.reservations import Limits, Reservations
 from sidecar.rules.windows import Account
 from sidecar.service.arrivals import Arrivals
-from sidecar.service.connection import Connection, Services
+from sidecar.service.backlogs import Backlogs
+from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
 from sidecar.service.operators import Operators
 from sidecar.service.peer import Standing
+from sidecar.service.services import Services
 from sidecar.service.status import Status
 from sidecar.service.stream import SocketStream
 from sidecar.service.tasks import Tasks
@@ -218,6 +220,7 @@ class Daemon:
         return Services(
             exchange=self._exchange,
             held=self._held,
+            backlogs=Backlogs(),
             operate=self._operators.take,
             report=status.report,
             log=self._log,

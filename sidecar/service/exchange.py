@@ -262,13 +262,17 @@ class Exchange:
         """From begin to answer, as `Carrier.carry` says."""
         self._carrier.carry(admitted, start, answer)
 
-    def join(self, joined: Joined, answer: GiveAnswer) -> None:
-        """`answer` is given what the request that runs will be answered."""
-        self._carrier.join((joined.caller, joined.request_id), answer)
+    def join(self, joined: Joined, who: object, answer: GiveAnswer) -> None:
+        """`answer` is given what the request that runs will be answered, as `Carrier.join` says."""
+        self._carrier.join((joined.caller, joined.request_id), who, answer)
 
     def hear(self, caller: str, request_id: str, who: object, hear: Hear) -> None:
         """The live events of a running request from here on, as `Carrier.hear` says."""
         self._carrier.hear((caller, request_id), who, hear)
+
+    def leave(self, caller: str, request_id: str, who: object) -> int:
+        """Who is gone waits for nothing, as `Carrier.leave` says."""
+        return self._carrier.leave((caller, request_id), who)
 
     def cancel(self, cancel: TransportCancel, callers: frozenset[str]) -> None:
         """Nothing, where it does not run or the peer may not call as its caller."""

@@ -9,8 +9,8 @@ for more than one piece shares that wait with all other connections.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, Protocol, Self
 
 import outcome
@@ -24,7 +24,7 @@ RECEIVE_BYTES_MAX: Final = 65_536
 class Stream(Protocol):
     """A two-way byte stream that can end its sending side. Raises Trio's BrokenResourceError, ClosedResourceError."""
 
-    def send_now(self, outgoing: bytes) -> int:
+    def send_now(self, outgoing: bytes | memoryview) -> int:
         """How many bytes were taken at once, perhaps none. Not while a `send_all` is under way."""
         ...
 
@@ -33,6 +33,13 @@ class Stream(Protocol):
 
     async def receive_each(self, take: Callable[[bytes], bool]) -> None:
         """Gives what comes to `take`, and b"" at the end, until that returns False; what it raises is raised here."""
+        ...
+
+    def telling_hang_up(self, gone: Callable[[], None]) -> AbstractContextManager[None]:
+        """While this is entered, and nothing is received: `gone` is called once the other end is closed altogether.
+
+        Not where it has only ended its sending; where that can't be told, never.
+        """
         ...
 
     def hang_up(self) -> None:
@@ -118,6 +125,23 @@ class SocketStream:
     def _heard_enough(self, how: outcome.Outcome[None]) -> None:
         if (listener := self._leave()) is not None:
             trio.lowlevel.reschedule(listener, how)
+
+    @contextmanager
+    def telling_hang_up(self, gone: Callable[[], None]) -> Iterator[None]:
+        descriptor, watches = self._socket.fileno(), True
+
+        def left() -> None:
+            nonlocal watches
+            watches = False
+            self._arrivals.leave(descriptor)  # it would be told again and again
+            gone()
+
+        self._arrivals.watch_hang_up(descriptor, left)
+        try:
+            yield
+        finally:
+            if watches:
+                self._arrivals.leave(descriptor)
 
     def hang_up(self) -> None:
         with suppress(OSError):

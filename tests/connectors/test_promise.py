@@ -125,3 +125,31 @@ def test_whoever_overhears_an_answer_hears_all_of_it_whoever_listens_besides() -
     answer.tool_call("c1", "look", "")
     assert [sequence for sequence, _ in overheard] == [0, 0, 0, 1]
     assert heard == overheard[1:]
+
+
+def test_a_call_id_that_is_the_credential_is_used_once() -> None:
+    key = "sk-0123456789"
+    answer = Answer(frozenset({"<credential>"}), 1000, fresh_id=lambda: "call_fresh")
+    answer.hide(key)
+    answer.tool_call(key, "look", "{}")
+    [event] = answer.events()
+    assert event.tool_call
+    assert event.tool_call.call_id == "call_fresh"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"k": "\\u0073k-012345\\u00367"}', '{"k": "<credential>"}'),
+        ('{"k": "a \\"quoted\\" sk-01234567"}', '{"k": "a \\"quoted\\" <credential>"}'),
+        ('{"k":  "a\\nb", "n": 1.50}', '{"k":  "a\\nb", "n": 1.50}'),
+        ('{"sk-01234567": ["\\u0073k-01234567"]}', '{"<credential>": ["<credential>"]}'),
+    ],
+)
+def test_no_spelling_of_the_credential_comes_through_a_calls_arguments(arguments: str, shown: str) -> None:
+    answer = Answer(frozenset(), 1000)
+    answer.hide("sk-01234567")
+    answer.tool_call("call_1", "look", arguments)
+    [event] = answer.events()
+    assert event.tool_call
+    assert event.tool_call.arguments == shown

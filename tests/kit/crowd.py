@@ -27,6 +27,7 @@ from msgspec import Struct, structs
 from sidecar.contract import frames
 from sidecar.rules.framing import framed
 from sidecar.service import connection, outgoing
+from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.held import HeldBytes
 from sidecar.service.tasks import Tasks
@@ -34,7 +35,8 @@ from sidecar.service.turn import EndOfTurn
 
 WORLD_SECONDS = 5000.0  # then who is still there hangs up
 GONE_SECONDS = 200.0  # all deadlines, and every wait for a disk, are over so long after the last peer
-BOUNDS = {"LIVE_BYTES_MAX": 1000, "READ_ON_BYTES_MAX": 2000, "STALL_BYTES_MAX": 4000, "CUT_BYTES_MAX": 9000}
+BOUNDS = {"LIVE_BYTES_MAX": 1000, "READ_ON_BYTES_MAX": 2000, "STALL_BYTES_MAX": 4000}
+ALL_BYTES_MAX = 30_000  # unsent to all of them together
 RESPONSE_BYTES_MAX = 4000  # so that some answers are too large
 
 
@@ -196,6 +198,7 @@ class Served:
         self.exchange = exchange
         self.dropped_live = False
         self.cut_with_unsent_bytes: int | None = None
+        self.cut_for_all = False  # because all together had too much unsent
         self.over: str | None = None
         self.connection: Connection
 
@@ -206,8 +209,9 @@ class Served:
 
         def sent(frame: bytes) -> None:
             send(frame)
-            if out.unsent_bytes > BOUNDS["CUT_BYTES_MAX"] and not out.broken:
-                self.over = f"{out.unsent_bytes} bytes are unsent"
+            together = out._backlogs
+            if together.unsent_bytes > ALL_BYTES_MAX and together._behind:
+                self.over = f"{together.unsent_bytes} bytes are unsent to all together"
 
         def sent_live(frame: bytes) -> bool:
             before_bytes = out.unsent_bytes
@@ -219,6 +223,7 @@ class Served:
 
         def cut(unsent_bytes: int) -> None:
             self.cut_with_unsent_bytes = unsent_bytes
+            self.cut_for_all = out._backlogs.unsent_bytes + unsent_bytes > ALL_BYTES_MAX
             on_cut(unsent_bytes)
 
         out.send, out.send_live, out._on_cut = sent, sent_live, cut  # watched, not replaced
@@ -243,6 +248,7 @@ class Played:
             response_bytes_max=RESPONSE_BYTES_MAX,
         )
         self.held = HeldBytes(story.held_bytes_max)
+        self.backlogs = Backlogs(ALL_BYTES_MAX)
         self.served: list[Served] = []
         self.last: Served  # who asks for all again when everybody is gone
         self.open = 0  # connections that are served
@@ -256,6 +262,7 @@ class Played:
             tasks = [Tasks(daemon, lambda: None) for _ in range(3)]
             terms = {
                 "held": self.held,
+                "backlogs": self.backlogs,
                 "start_request": tasks[0].start_soon,
                 "start_replay": tasks[1].start_soon,
                 "start_writer": tasks[2].start_soon,

@@ -98,7 +98,7 @@ class MemoryLedger:
     async def read_response(self, recorded: Recorded) -> bytes:
         await trio.lowlevel.cancel_shielded_checkpoint()
         assert recorded.completed is not None
-        return self._frames[recorded.completed.offset]
+        return bytes(bytearray(self._frames[recorded.completed.offset]))  # read back each time
 
     def _append(self, fault: Callable[[], str | None], record: Callable[[], Place]) -> Landing:
         if why_at_once := self.poisoned or fault():

@@ -8,7 +8,8 @@ to a closed end is broken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -26,6 +27,12 @@ class Pipe:
         self._gone = False  # nothing more will be read
         self._reset = False
         self._changed = trio.lowlevel.ParkingLot()
+        self.on_gone: Callable[[], None] | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its reader is gone."""
+        return self._gone
 
     def put(self, outgoing: bytes | memoryview) -> int:
         if self._ended or self._gone:
@@ -67,6 +74,8 @@ class Pipe:
         """Its reader is gone; whether something was left unread."""
         self._gone = True
         self._changed.unpark_all()
+        if self.on_gone is not None:
+            self.on_gone()
         return bool(self._on_the_way)
 
 
@@ -95,6 +104,14 @@ class NarrowStream:
         while take(await self.receive_some()):
             pass
         await trio.lowlevel.checkpoint()  # as with a socket, who listened goes on in a later turn
+
+    @contextmanager
+    def telling_hang_up(self, gone: Callable[[], None]) -> Iterator[None]:
+        self._outgoing.on_gone = gone
+        if self._outgoing.is_gone:
+            gone()
+        yield
+        self._outgoing.on_gone = None
 
     def hang_up(self) -> None:
         self.hung_up = True

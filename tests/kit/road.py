@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from sidecar.connectors.scripted import Scripted
 from sidecar.contract import frames
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.log import Log
-from sidecar.service.connection import Connection, Services
+from sidecar.service.backlogs import Backlogs
+from sidecar.service.connection import Connection
 from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
 from sidecar.service.operators import Operators, ReadAgain
 from sidecar.service.peer import Peer, Standing
+from sidecar.service.services import Services
 from sidecar.service.status import Status
 from sidecar.service.stream import RECEIVE_BYTES_MAX
 
@@ -152,6 +155,10 @@ class InMemory:
             pass
         await trio.lowlevel.checkpoint()  # as with a socket, who listened goes on in a later turn
 
+    @contextmanager
+    def telling_hang_up(self, _: Callable[[], None]) -> Iterator[None]:
+        yield  # a memory stream can't tell
+
     def hang_up(self) -> None:
         self._stream.receive_stream.close()
         self._stream.send_stream.close()
@@ -266,6 +273,7 @@ class Road:
         services = Services(
             exchange=terms.pop("exchange", None) or self.exchange,
             held=terms.pop("held", None) or HeldBytes(1 << 30),
+            backlogs=terms.pop("backlogs", None) or Backlogs(),
             operate=self.operators.take,
             report=self.status.report,
             log=Log(self.log, "text"),

@@ -8,6 +8,7 @@ import trio.testing
 from kit import build
 from kit.connected import Client, asked, cancel, served
 from kit.memory_ledger import MemoryLedger
+from kit.narrow_stream import NarrowStream, narrow_pair
 from kit.road import Road, said
 
 
@@ -142,3 +143,44 @@ async def test_a_caller_joins_its_own_requests_only() -> None:
         assert await stranger.heard(1) == ["end_turn"]
         assert await client.heard(1) == ["end_turn"]
     assert len(road.connector.asked) == 2
+
+
+async def test_who_has_hung_up_holds_no_place_at_the_request_that_it_joined() -> None:
+    road = Road()
+    async with served(road) as first:
+        await first.send(asked("r1"))
+        await waiting()
+        left: list[bool] = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                theirs, ours = narrow_pair(up_bytes=65_536, down_bytes=65_536)
+
+                async def serve(stream: NarrowStream = ours) -> None:
+                    await road.connection(stream, nursery).serve()
+                    left.append(True)
+
+                nursery.start_soon(serve)
+                client = Client(theirs)
+                await client.greet(join=True, stream_events=True)
+                await client.send(asked("r1"))
+                await waiting()
+                await client.hang_up()
+            await waiting()
+            assert len(left) == 50, "their connections have ended, and the request has not"
+        [carried] = road.exchange._carrier._carried.values()
+        assert (carried._joined, carried._listeners) == ([], {})
+        road.connector.let_go.set()
+        assert await first.heard(1) == ["end_turn"]
+
+
+async def test_who_only_ends_its_sending_still_gets_its_answer() -> None:
+    road = Road()
+    theirs, ours = narrow_pair(up_bytes=65_536, down_bytes=65_536)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(road.connection(ours, nursery).serve)
+        client = Client(theirs)
+        await client.send(asked("r1"))
+        await client.stream.send_eof()
+        await waiting()
+        road.connector.let_go.set()
+        assert await client.heard(1) == ["end_turn"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgpack
 import pytest
 import trio
 import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kit import build, crowd_story
 from kit.crowd import BOUNDS, small_bounds
 from kit.crowd_story import Hello
@@ -19,8 +21,8 @@ from sidecar.connectors.promise import Answer, Lowered
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract.values import Usage
 from sidecar.rules.framing import framed
+from sidecar.service.backlogs import Backlogs
 from sidecar.service.outgoing import (
-    CUT_BYTES_MAX,
     LIVE_BYTES_MAX,
     READ_ON_BYTES_MAX,
     SILENT_SECONDS_MAX,
@@ -36,11 +38,12 @@ MEBIBYTE = b"m" * (1 << 20)
 class Sending:
     """An Outgoing to a client that has room for `down_bytes` and reads only when it is told to."""
 
-    def __init__(self, nursery: trio.Nursery, down_bytes: int) -> None:
+    def __init__(self, nursery: trio.Nursery, down_bytes: int, backlogs: Backlogs) -> None:
         self.client, self.stream = narrow_pair(up_bytes=1, down_bytes=down_bytes)
         self.cut_at: list[float] = []
         self.outgoing = Outgoing(
             self.stream,
+            backlogs=backlogs,
             start_writer=nursery.start_soon,
             at_end_of_turn=lambda act: act(),
             on_change=lambda: None,
@@ -49,13 +52,13 @@ class Sending:
 
     def pile_up(self, size_bytes: int) -> None:
         while self.outgoing.unsent_bytes <= size_bytes:
-            self.outgoing.send(MEBIBYTE)
+            self.outgoing.send(bytes(MEBIBYTE[:-1] + b"n"))  # each an answer of its own
 
 
 @asynccontextmanager
-async def sending(down_bytes: int = 65_536) -> AsyncIterator[Sending]:
+async def sending(down_bytes: int = 65_536, backlogs: Backlogs | None = None) -> AsyncIterator[Sending]:
     async with trio.open_nursery() as nursery:
-        yield Sending(nursery, down_bytes)
+        yield Sending(nursery, down_bytes, backlogs or Backlogs())
         nursery.cancel_scope.cancel()
 
 
@@ -76,12 +79,12 @@ async def frames_of(client: NarrowStream) -> list[bytes]:
 async def test_live_events_above_their_bound_are_dropped_and_answers_are_not() -> None:
     async with sending(down_bytes=10) as to:
         taken = 0
-        while to.outgoing.send_live(b"e" * 1000):
+        while to.outgoing.send_live(f"{taken:1000d}".encode()):
             taken += 1
         assert to.outgoing.unsent_bytes <= LIVE_BYTES_MAX + 4
         assert taken == pytest.approx(LIVE_BYTES_MAX / 1004, abs=2)
         to.outgoing.send(b"answer")
-        expected = framed(b"e" * 1000) * taken + framed(b"answer")
+        expected = b"".join(framed(f"{number:1000d}".encode()) for number in range(taken)) + framed(b"answer")
         received = b""
         while len(received) < len(expected):
             received += await to.client.receive_some()
@@ -212,19 +215,93 @@ async def test_a_client_that_has_caught_up_is_not_cut(autojump_clock: Clock) -> 
         assert to.cut_at == []
 
 
-async def test_above_the_last_bound_a_client_is_cut_at_once_and_nothing_more_is_kept(autojump_clock: Clock) -> None:
-    async with sending() as to:
-        to.pile_up(CUT_BYTES_MAX)
-        assert to.cut_at == [0.0]
-        assert to.outgoing.unsent_bytes <= CUT_BYTES_MAX + len(MEBIBYTE) + 4
-        kept = to.outgoing.unsent_bytes
+async def test_a_cut_keeps_nothing_and_comes_once(autojump_clock: Clock) -> None:
+    backlogs = Backlogs()
+    async with sending(backlogs=backlogs) as to:
+        to.pile_up(STALL_BYTES_MAX)
+        await trio.sleep(2 * STALL_SECONDS_MAX)
+        assert to.cut_at == [STALL_SECONDS_MAX]
         to.outgoing.send(MEBIBYTE)
-        assert not to.outgoing.send_live(b"event") or to.outgoing.unsent_bytes == kept
-        assert to.outgoing.unsent_bytes == kept
-        assert to.outgoing._frames is None
-        await trio.testing.wait_all_tasks_blocked()
+        to.outgoing.send_live(b"event")
+        await trio.sleep(80_000)
+        assert (to.outgoing.unsent_bytes, to.outgoing._entries, backlogs.unsent_bytes) == (0, None, 0)
         assert not to.outgoing.writing
-        assert to.cut_at == [0.0], "a connection is cut once"
+        assert to.cut_at == [STALL_SECONDS_MAX], "a connection is cut once"
+
+
+# --- one frame for many -------------------------------------------------------------------------------------------
+
+
+async def test_a_frame_that_is_sent_many_times_is_in_memory_once_and_counts_once(autojump_clock: Clock) -> None:
+    async with sending() as to:
+        for _ in range(200):
+            to.outgoing.send(MEBIBYTE)
+        assert to.outgoing.unsent_bytes < 2 * len(MEBIBYTE) + 100
+        received_bytes = 0
+        while received_bytes < 200 * (len(MEBIBYTE) + 4):
+            received_bytes += len(await to.client.receive_some(1 << 20))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (to.outgoing.unsent_bytes, to.outgoing.writing, to.cut_at) == (0, False, [])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=8),
+    st.integers(2_000, 200_000),
+    st.integers(2_000, 100_000),
+)
+def test_whatever_is_sent_how_often_comes_whole_and_in_order(
+    sent: list[tuple[int, int]], down_bytes: int, read_bytes: int
+) -> None:
+    frames = [b"s" * 100, b"m" * 65_536, b"l" * 150_000]
+
+    async def play() -> None:
+        backlogs = Backlogs()
+        async with sending(down_bytes, backlogs) as to:
+            for which, times in sent:
+                for _ in range(times):
+                    to.outgoing.send(frames[which])
+                await trio.lowlevel.checkpoint()
+            expected = b"".join(framed(frames[which]) * times for which, times in sent)
+            received = bytearray()
+            while len(received) < len(expected):
+                received += await to.client.receive_some(read_bytes)
+            assert received == expected
+            await trio.testing.wait_all_tasks_blocked()
+            assert (to.outgoing.unsent_bytes, backlogs.unsent_bytes, to.outgoing.writing) == (0, 0, False)
+
+    trio.run(play)
+
+
+# --- all of them together -----------------------------------------------------------------------------------------
+
+
+async def test_where_all_have_too_much_unsent_who_has_taken_nothing_the_longest_is_cut(autojump_clock: Clock) -> None:
+    backlogs = Backlogs(6 << 20)
+    async with sending(backlogs=backlogs) as silent, sending(backlogs=backlogs) as reading:
+        reading.pile_up(2 << 20)
+        await trio.sleep(1)
+        silent.pile_up(2 << 20)
+        await trio.sleep(1)
+        await reading.client.receive_some(65_536)  # it was behind first, and has taken something since
+        await trio.testing.wait_all_tasks_blocked()
+        reading.pile_up(5 << 20)
+        assert (silent.cut_at, reading.cut_at) == ([2.0], [])
+        assert backlogs.unsent_bytes == reading.outgoing.unsent_bytes
+
+
+async def test_who_was_offered_nothing_yet_is_not_cut_for_what_is_unsent(autojump_clock: Clock) -> None:
+    backlogs = Backlogs(2 << 20)
+    async with sending(backlogs=backlogs, down_bytes=64 << 20) as reading:
+        waiting: list[Callable[[], None]] = []
+        reading.outgoing._at_end_of_turn = waiting.append
+        reading.pile_up(10 << 20)
+        for write_now in waiting:
+            write_now()
+        assert (reading.cut_at, reading.outgoing.unsent_bytes) == ([], 0)
+
+
+# --- what becomes of its requests ---------------------------------------------------------------------------------
 
 
 async def test_the_requests_of_a_connection_that_was_cut_complete_and_are_replayed(autojump_clock: Clock) -> None:

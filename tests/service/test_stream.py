@@ -188,3 +188,39 @@ async def test_closing_wakes_who_listens(pair: Pair) -> None:
         nursery.start_soon(listen)
         await trio.testing.wait_all_tasks_blocked()
         await stream.aclose()
+
+
+async def test_a_hang_up_is_told_once_and_the_end_of_sending_is_none(pair: Pair, arrivals: Arrivals) -> None:
+    stream, theirs = pair
+    told: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(arrivals.serve)
+        theirs.shutdown(socket.SHUT_WR)
+        assert await stream.receive_some() == b""
+        with stream.telling_hang_up(lambda: told.append("gone")):
+            await trio.sleep(0)
+            stream.send_now(b"an answer to who has said all")
+            assert theirs.recv(100) == b"an answer to who has said all"
+            assert told == []
+            theirs.close()
+            while not told:
+                await trio.lowlevel.checkpoint()
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+        assert told == ["gone"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_hang_up_is_not_told_to_who_has_stopped_listening(pair: Pair, arrivals: Arrivals) -> None:
+    stream, theirs = pair
+    told: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(arrivals.serve)
+        with stream.telling_hang_up(lambda: told.append("gone")):
+            pass
+        theirs.close()
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+    assert told == []
