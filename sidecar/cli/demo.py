@@ -7,6 +7,7 @@ the end. The answers are scripted: no network, no key, no money.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -96,6 +97,14 @@ _LOOK = ToolDefinition(
     description="Looks at something in the room.",
     parameters_json='{"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}',
 )
+
+
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(_: argparse.Namespace) -> int:
+    return demo()
 
 
 def demo() -> int:
