@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from sidecar.client.answers import Quote, Result
-from sidecar.client.asking import new_request
+from sidecar.client.asking import TermsGiven, new_request
 from sidecar.client.errors import (
     Capacity,
     CostBound,
@@ -147,6 +147,7 @@ __all__ = [
     "SpendCeiling",
     "StopReason",
     "Stream",
+    "TermsGiven",
     "TextDelta",
     "ToolCall",
     "ToolChoice",

@@ -126,6 +126,27 @@ def test_a_broken_invariant_in_the_background_is_told_to_who_waits_and_to_who_cl
     assert crash.group_contains(TypeError)
 
 
+def test_it_may_be_closed_before_its_block_ends_and_again(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            await client.status()
+            await client.aclose()
+            with pytest.raises(Disconnected, match="was closed"):
+                await client.status()
+            await client.aclose()
+        await client.aclose()
+        await AsyncClient(path).aclose()  # never opened: there is nothing to close
+
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.expect("status")
+        peer.say(daemon_says.status_report())
+        peer.until_hung_up()
+
+    with fake_daemon(path, part):
+        way.run(body)
+
+
 def test_it_may_be_opened_in_one_task_and_closed_in_another(way: Way, path: Path) -> None:
     def part(peer: Peer) -> None:
         peer.welcome()

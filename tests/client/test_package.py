@@ -16,6 +16,7 @@ import pytest
 import sidecar
 from sidecar import client
 from sidecar.client import AsyncClient, Client
+from sidecar.client.asking import Terms
 from sidecar.contract import client_frames, values
 
 MODULES = sorted(Path(client.__file__).parent.glob("*.py"))
@@ -73,6 +74,17 @@ def test_both_clients_take_the_same(call: str) -> None:
     assert {name: (p.kind, p.default) for name, p in one.items() if name != "name"} == {
         name: (p.kind, p.default) for name, p in other.items() if name != "name"
     }
+
+
+@pytest.mark.parametrize("kind", [AsyncClient, Client])
+def test_the_help_of_invoke_says_every_term_and_what_it_is_by_default(kind: type) -> None:
+    told = " ".join((kind.invoke.__doc__ or "").split())
+    assert set(client.TermsGiven.__annotations__) == set(Terms.__struct_fields__)
+    for term, default in inspect.signature(Terms).parameters.items():
+        shown = "" if default.default is None else f" ({default.default:_})"
+        assert f"`{term}`{shown}" in told
+    for call in ("prepare", "stream", "quote"):
+        assert "`terms` are those of invoke()" in getattr(kind, call).__doc__
 
 
 def test_every_exported_name_is_there_and_every_public_error_is_exported() -> None:
