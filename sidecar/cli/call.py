@@ -24,8 +24,8 @@ from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, Me
 from sidecar.cli.output import StdoutLost, drop, say, write_out
 from sidecar.cli.receipt import Failure, Sent
 from sidecar.cli.stops import Stopped, Stops
-from sidecar.connectors.messages import wait_in
 from sidecar.contract.values import Failed, Refusal, Transported, TransportError, TransportResult
+from sidecar.contract.waits import wait_in
 from sidecar.ops.clock import unix_ms
 
 _GRACE_SECONDS: Final = 10.0  # the deadline strikes in the daemon first; then it records the end, and says it

@@ -66,6 +66,7 @@ def _rights(config: Config) -> list[Complaint]:
 
 
 def _is_socket(path: Path) -> bool:
+    """As the daemon looks before it binds: a link to a socket is none, though a client may connect through it."""
     return stat.S_ISSOCK(os.lstat(path).st_mode)
 
 
