@@ -6,9 +6,10 @@ import os
 import re
 from typing import Final
 
-from sidecar.cli.exits import REFUSALS, TRANSPORT_ERRORS, Meaning
+from sidecar.cli.exits import FAILURES, REFUSALS, TRANSPORT_ERRORS, Meaning
 from sidecar.cli.receipt import Sent
-from sidecar.contract.values import Refusal, TransportErrorCode
+from sidecar.contract.client_frames import CANCELLED
+from sidecar.contract.values import Failed, Refusal, TransportErrorCode
 
 EXPIRY_SKEW_SECONDS_DEFAULT: Final = 300  # CONTRACT section 7: what a daemon takes unless its configuration says more
 
@@ -18,6 +19,7 @@ RECORD_DAMAGED: Final = Meaning(
     "the daemon's disk has damaged what is on record about this request: nothing was run, nothing charged; its"
     " operator's log (record_unreadable) says where, and what helps",
 )
+_CANCELLED: Final = Meaning(os.EX_TEMPFAIL, "new_id", "it was cancelled: a new try takes a new id")
 _OF_DAMAGE: Final = re.compile("can't be read back|is damaged at byte")  # what the daemon says of a record, of a seal
 
 
@@ -26,6 +28,12 @@ def of_transport_error(code: TransportErrorCode, message: str) -> Meaning:
     if code == "internal" and _OF_DAMAGE.search(message):
         return RECORD_DAMAGED
     return TRANSPORT_ERRORS[code]
+
+
+def of_failure(failed: Failed) -> Meaning:
+    """A cancel and a deadline are of one kind."""
+    is_cancelled = failed.kind == "timeout" and failed.message.startswith(CANCELLED)
+    return _CANCELLED if is_cancelled else FAILURES[failed.kind]
 
 
 def what_is_refused(refusal: Refusal) -> str:

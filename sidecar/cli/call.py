@@ -20,7 +20,7 @@ from sidecar.cli import advice, asking, receipt, typed
 from sidecar.cli.asking import Asked, asked_by, encoded, prepared
 from sidecar.cli.call_stream import LIVE, Live, must_be_ours, streamed
 from sidecar.cli.dial import Trouble, dialed, read_answer, telling
-from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, FAILURES, REFUSALS, Meaning
+from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, REFUSALS, Meaning
 from sidecar.cli.output import StdoutLost, drop, say, write_out
 from sidecar.cli.receipt import Failure, Sent
 from sidecar.cli.stops import Stopped, Stops
@@ -106,7 +106,7 @@ def _read(result: TransportResult, asked: Asked, sent: Sent) -> tuple[Transporte
 
 def _failed(failed: Failed, sent: Sent) -> Failure:
     wait = wait_in(failed.message)
-    return _failure("outcome", failed.kind, failed.message, FAILURES[failed.kind], sent, wait)
+    return _failure("outcome", failed.kind, failed.message, advice.of_failure(failed), sent, wait)
 
 
 def _fault(trouble: Trouble, sent: Sent | None) -> Failure:
@@ -164,6 +164,6 @@ def _tell(
         if failure is not None:
             say(f"sidecar call: {failure.kind}: {failure.message}; {failure.advice}")
         if transported is not None and sent is not None and not asked.as_json:
-            for line in receipt.lines(sent, transported):
+            for line in receipt.lines(sent, transported, is_shown=asked.stream):
                 say(line)
     return os.EX_OK if failure is None else failure.exit_code

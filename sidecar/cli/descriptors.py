@@ -33,7 +33,9 @@ def descriptors_wanted(config: Config) -> int:
     """How many the daemon holds at most: its connections, those to providers (kept ones too), the ledger, a reserve."""
     daemon = config.daemon
     to_providers = sum(
-        min(kept.concurrent_requests_max, daemon.requests_in_flight_max) for kept in config.connectors.values()
+        min(kept.concurrent_requests_max, daemon.requests_in_flight_max)
+        for kept in config.connectors.values()
+        if kept.name not in config.only_wrapped  # it is asked through the one that records it
     )
     spares = spares_wanted(daemon.requests_in_flight_max, config.ledger.segment_bytes)
     return daemon.connections_max + FAREWELLS_MAX + max(daemon.requests_in_flight_max, to_providers) + spares + _RESERVE

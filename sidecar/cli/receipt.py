@@ -78,15 +78,15 @@ def named(sent: Sent) -> str:
     return f"--request-id {sent.request_id} --expires-at-unix-ms {sent.expires_at_unix_ms}"
 
 
-def lines(sent: Sent, transported: Transported) -> list[str]:
-    """The receipt as a person reads it."""
+def lines(sent: Sent, transported: Transported, *, is_shown: bool = False) -> list[str]:
+    """The receipt as a person reads it. `is_shown`: what came before a failure stands on the screen already."""
     receipt = transported.receipt
     told = [
         ("model", f"{receipt.model}, answered by {receipt.provider}"),
         ("ended", _ended(receipt)),
         ("tokens", _tokens(receipt)),
         ("charge", _charge(sent, receipt)),
-        *(("note", note) for note in _notes(sent, transported)),
+        *(("note", note) for note in _notes(sent, transported, is_shown=is_shown)),
         ("request", f"{receipt.request_id} of caller {receipt.caller_runtime_id}"),
         ("replay", f"{again(sent)} (costs nothing)"),
     ]
@@ -114,7 +114,7 @@ def _charge(sent: Sent, receipt: TransportReceipt) -> str:
     return f"{charge} micro-USD = {dollars(charge)}, of a budget of {sent.max_cost_micro_usd}"
 
 
-def _notes(sent: Sent, transported: Transported) -> list[str]:
+def _notes(sent: Sent, transported: Transported, *, is_shown: bool) -> list[str]:
     receipt, notes = transported.receipt, []
     stop = receipt.outcome.completed.stop_reason if receipt.outcome.completed else None
     calls = sum(1 for event in transported.events if event.payload.tool_call)
@@ -129,7 +129,7 @@ def _notes(sent: Sent, transported: Transported) -> list[str]:
     if receipt.foreign_reasoning_dropped:
         notes.append(f"{receipt.foreign_reasoning_dropped} reasoning states were dropped")
     if receipt.outcome.failed and transported.events:
-        notes.append("a part of an answer had come before; --json shows it")
+        notes.append(f"a part of an answer had come before{'' if is_shown else '; --json shows it'}")
     elif calls:
         notes.append(f"{calls} tool call{'s' * (calls > 1)}, though no tool was offered; --json shows all")
     return notes

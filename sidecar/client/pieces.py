@@ -112,7 +112,7 @@ class Telling:
                 raise _other()
             return None
         said = "".join(self._texts.get(event.sequence, ()))
-        if event.sequence == 0 and said in payload.text[1:] and not payload.text.startswith(said):
+        if event.sequence == 0 and self._is_from_the_middle(said, payload.text, is_last=is_last):
             self.is_whole = False
             return None
         if (
@@ -125,6 +125,12 @@ class Telling:
             return None
         text = TextDelta(text=payload.text[len(said) :])
         return TransportEvent(sequence=event.sequence, payload=TransportEventPayload(text_delta=text))
+
+    def _is_from_the_middle(self, said: str, text: str, *, is_last: bool) -> bool:
+        """Whether this is a part of the text but not its beginning; behind the whole of it something else was told."""
+        if not said or said == text:
+            return False
+        return said in text and not text.startswith(said) if is_last else text.endswith(said)
 
 
 def _other() -> NotADaemon:

@@ -17,7 +17,7 @@ class Hiding:
 
     def begin_behind(self, said: str) -> None:
         """The next pieces follow this text, which is not given out, but for what of it could begin the secret."""
-        self._held = self._beginning_in(said)
+        self._held = self._beginning_in(said.replace(self._secret, self._shown_instead))
 
     def shown(self, piece: str) -> str:
         """What can be shown once this piece has come, perhaps nothing."""

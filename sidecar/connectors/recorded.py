@@ -145,9 +145,12 @@ class Recorded:
         if found is None:
             return None
         try:
-            return await trio.to_thread.run_sync(
+            recording = await trio.to_thread.run_sync(
                 self._recordings.read, found.file_name, abandon_on_cancel=True, limiter=self._threads
             )
+            if self._log is not None:
+                self._log.info("recording_replayed", connector=self._name, file=found.file_name)
+            return recording
         except NotARecording as wrong:
             self._tell_wrong("recording_unusable", found.file_name, str(wrong))
             if self._mode == "replay":

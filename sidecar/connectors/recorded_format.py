@@ -35,7 +35,6 @@ from sidecar.contract.values import (
     Value,
 )
 
-FORMAT: Final = "sidecar.recording.v1"
 RECORDING_BYTES_MAX: Final = 64 << 20
 _NO_ID: Final = "-"
 _LENGTHS: Final = re.compile(r"[1-9][0-9]{0,9}(?: [1-9][0-9]{0,9})*", re.ASCII)

@@ -36,6 +36,7 @@ TRANSPORT_STATUS_REPORT: Literal["gamecult.model.transport_status_report.v1"] = 
 TRANSPORT_EVENT: Literal["gamecult.model.transport_event.v1"] = "gamecult.model.transport_event.v1"
 
 PROTOCOL: Final = 1  # the one that this contract is
+CANCELLED: Final = "its caller cancelled it"  # how the message of a failure begins that a cancel has brought about
 
 LedgerState = Literal[
     "ready",  # begins are taken

@@ -12,14 +12,13 @@ listens hears its events as they come. Source: CONTRACT sections 1 and 4 to 6.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import trio
 
 from sidecar.config.values import Config
 from sidecar.connectors.promise import Answer, Connector, ResponseTooLarge
 from sidecar.contract import canonical
-from sidecar.contract.client_frames import TRANSPORT_EVENT, LiveEvent
+from sidecar.contract.client_frames import CANCELLED, TRANSPORT_EVENT, LiveEvent
 from sidecar.contract.values import STORED_AS_IS, CompletedRecord, TransportEvent, TransportEventPayload
 from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerUnavailable
@@ -35,7 +34,6 @@ from sidecar.service.turn import Act
 
 GiveAnswer = Callable[[bytes], None]
 Hear = Callable[[bytes], None]
-_CANCELLED: Final = "its caller cancelled it"
 
 
 class Carrier:
@@ -202,7 +200,7 @@ class _Carried:
         if self._carrier.stopped:
             asked.fail("unavailable", self._carrier.stopped)
         elif self._cancelled:
-            asked.fail("timeout", f"{_CANCELLED}; nothing was sent")
+            asked.fail("timeout", f"{CANCELLED}; nothing was sent")
         elif trio.current_time() >= self._admitted.deadline:
             asked.fail("timeout", "the deadline passed while the request was being recorded; nothing was sent")
         return asked.ended is not None
@@ -241,7 +239,7 @@ class _Carried:
         if scope.cancelled_caught and carrier.stopped:
             asked.fail("unavailable", carrier.stopped)
         elif scope.cancelled_caught and self._cancelled:
-            asked.fail("timeout", f"{_CANCELLED} before the provider had ended")
+            asked.fail("timeout", f"{CANCELLED} before the provider had ended")
         elif scope.cancelled_caught:
             asked.fail("timeout", "the deadline passed before the provider had ended")
         self._complete(asked)

@@ -142,6 +142,7 @@ class Connection:
             if frame is None:
                 return
             self._take(frame)
+            del frame  # whoever needs it has it; an idle reader would hold it for as long as the client likes
 
     def _may_read(self) -> bool:
         outgoing = self._outgoing
@@ -327,7 +328,7 @@ class Connection:
     def _live_events(self) -> Hear:
         """Takes one request's live events, while they are asked for. Behind one that is dropped none is sent:
 
-        what has come of it has no gaps.
+        what has come since the hello has no gaps.
         """
         is_whole = True
 

@@ -92,6 +92,7 @@ class Exchange:
         self._reservations = reservations
         self._log = log
         self._refusals = RefusalLines(log, clock_unix_ms)
+        self._quoted_refusals = RefusalLines(log, clock_unix_ms, "quoted_refusal")
         self._clock_unix_ms = clock_unix_ms
         self._carrier = Carrier(config, connectors, ledger, reservations, log, clock_unix_ms, on_end, later)
         self.draining = False
@@ -125,7 +126,7 @@ class Exchange:
             worst_case, _ = self._weighed(quote.invocation, callers, joins, self._clock_unix_ms())
         except Refused as refused_it:
             refusal, worst_case = refused_it.refusal, refused_it.worst_case_micro_usd
-            self._refusals.tell(refusal, caller_id, request_id, str(refused_it), quoted=True)
+            self._quoted_refusals.tell(refusal, caller_id, request_id, str(refused_it))
         except Exception as fault:
             return self._fault(fault, caller_id, request_id)
         quoted = TransportQuoted(
@@ -289,6 +290,7 @@ class Exchange:
     def stop(self, why: str) -> None:
         """Every running upstream call is dropped now; what is admitted later ends the same way."""
         self._refusals.settle()
+        self._quoted_refusals.settle()
         self._carrier.stop(why)
 
 

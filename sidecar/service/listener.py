@@ -27,7 +27,7 @@ from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
 from sidecar.service.peer import Peer, Standing, may_act, read_peer
 
-_BACKLOG: Final = 128
+_BACKLOG: Final = 4096  # as many as Linux takes by default: one more that connects without waiting gets EAGAIN
 _FAREWELL_SECONDS: Final = 1.0
 FAREWELLS_MAX: Final = 16  # at a time: who asks again and again must not take all descriptors
 

@@ -5,8 +5,9 @@ needed only for what the kernel has not taken then. What a client doesn't read p
 this order, each by the bytes that are unsent:
 
     above LIVE_BYTES_MAX       live events are dropped: the result carries them all
-    above READ_ON_BYTES_MAX    the connection is not read from, so nothing more is admitted from it
-    above STALL_BYTES_MAX      if the client takes less than 64 KiB in STALL_SECONDS_MAX, the connection is cut
+    above READ_ON_BYTES_MAX    the connection is not read from, so nothing more is admitted from it; if the client takes
+                               less than 64 KiB in SILENT_SECONDS_MAX, the connection is cut
+    above STALL_BYTES_MAX      the same in STALL_SECONDS_MAX
     above CUT_BYTES_MAX        the connection is cut at once
 
 A cut costs no request anything: what runs is completed, and what is on record
@@ -31,6 +32,7 @@ LIVE_BYTES_MAX: Final = 262_144
 READ_ON_BYTES_MAX: Final = 1_048_576
 STALL_BYTES_MAX: Final = 8_388_608
 CUT_BYTES_MAX: Final = 67_108_864
+SILENT_SECONDS_MAX: Final = 60.0
 STALL_SECONDS_MAX: Final = 5.0
 _PIECE_BYTES: Final = 65_536  # of a large frame, so that its progress is seen
 
@@ -145,10 +147,11 @@ class Outgoing:
         """How long the writer may take for its next piece; from now on, if it has just made progress."""
         if self._patience is None:
             return
-        if self.unsent_bytes <= STALL_BYTES_MAX:
-            self._patience.deadline = math.inf
-        elif again or self._patience.deadline == math.inf:
-            self._patience.deadline = trio.current_time() + STALL_SECONDS_MAX
+        seconds_max = math.inf
+        if self.unsent_bytes > READ_ON_BYTES_MAX:
+            seconds_max = STALL_SECONDS_MAX if self.unsent_bytes > STALL_BYTES_MAX else SILENT_SECONDS_MAX
+        deadline = trio.current_time() + seconds_max
+        self._patience.deadline = deadline if again else min(deadline, self._patience.deadline)
 
     def _cut(self) -> None:
         if self.broken:

@@ -12,17 +12,20 @@ LINES_PER_SECOND_MAX: Final = 50
 
 
 class RefusalLines:
-    """Writes at most so many lines in a second of the clock, then one with how many there were besides."""
+    """Writes at most so many lines in a second of the clock, then one with how many there were besides.
 
-    def __init__(self, log: Log, clock_unix_ms: Callable[[], int]) -> None:
+    `fact` is what the lines say: that it was `refused`, or only that a quote says so.
+    """
+
+    def __init__(self, log: Log, clock_unix_ms: Callable[[], int], fact: str = "refused") -> None:
         self._log = log
+        self._fact = fact
         self._clock_unix_ms = clock_unix_ms
         self._second = -1
         self._told = 0
         self._untold = 0
 
-    def tell(self, refusal: Refusal, caller: str, request: str, why: str, *, quoted: bool = False) -> None:
-        """`quoted`: it was only asked for, so nobody was refused."""
+    def tell(self, refusal: Refusal, caller: str, request: str, why: str) -> None:
         second = self._clock_unix_ms() // 1000
         if second != self._second:
             self.settle()
@@ -31,11 +34,10 @@ class RefusalLines:
             self._untold += 1
             return
         self._told += 1
-        told = "quoted_refusal" if quoted else "refused"
-        self._log.info(told, refusal=refusal, caller=caller, request=request, why=why)
+        self._log.info(self._fact, refusal=refusal, caller=caller, request=request, why=why)
 
     def settle(self) -> None:
         """Says how many were passed over."""
         if self._untold:
-            self._log.info("refused_more", count=self._untold)
+            self._log.info(f"{self._fact}_more", count=self._untold)
             self._untold = 0

@@ -1,4 +1,5 @@
-"""The benchmark of the whole road, one command: `PYTHONPATH=tests python -m benchmarks`; with `ledger`, the ledger's.
+"""The benchmark of the whole road, one command: `PYTHONPATH=tests python -m benchmarks`; `ledger`, `first_token` or
+`idle` behind it name that of the ledger, of live events, of idle connections.
 
 Prints a table of medians over the rounds with their spread, the ratios to the
 echo and to the bare syncs, and whether each bar holds. Absolute numbers are

@@ -70,3 +70,14 @@ def test_who_listens_late_hears_no_end_of_a_key_whose_beginning_has_passed(cuts:
     late = "".join(text for sequence, text in heard if sequence == 0)
     assert joined.endswith(late)
     assert not any(KEY[at:] in late for at in range(1, len(KEY) - 3))
+
+
+def test_who_listens_behind_a_key_whose_end_is_its_beginning_hears_nothing_of_it() -> None:
+    heard: list[str] = []
+    answer = Answer(frozenset(), 10_000)
+    answer.hide("abcd-12-abcd")
+    answer.text("key abcd-12-abcd")
+    answer.listen(lambda _, payload: heard.append(payload.text_delta.text if payload.text_delta else "-"))
+    answer.text(" and more")
+    answer.complete("end_turn", None)
+    assert heard == [" and more"]

@@ -210,9 +210,10 @@ class Served:
                 self.over = f"{out.unsent_bytes} bytes are unsent"
 
         def sent_live(frame: bytes) -> bool:
+            before_bytes = out.unsent_bytes
             taken = send_live(frame)
             self.dropped_live |= not taken
-            if taken and not out.broken and out.unsent_bytes > BOUNDS["LIVE_BYTES_MAX"] + 4:
+            if taken and before_bytes and not out.broken and out.unsent_bytes > BOUNDS["LIVE_BYTES_MAX"] + 4:
                 self.over = f"a live event is taken, and {out.unsent_bytes} bytes are unsent"
             return taken
 

@@ -72,13 +72,13 @@ def bounds_were_kept(served: Served) -> None:
     assert served.over is None, served.over
     cut_with = served.cut_with_unsent_bytes
     assert served.stream.hung_up == (cut_with is not None)
-    assert cut_with is None or cut_with > BOUNDS["STALL_BYTES_MAX"], f"cut with only {cut_with} bytes unsent"
+    assert cut_with is None or cut_with > BOUNDS["READ_ON_BYTES_MAX"], f"cut with only {cut_with} bytes unsent"
     peer = served.client.peer
     if peer.reading != "never" or peer.cut_off is not None:
         return
     if "close" not in peer.going:
         unsent = served.connection._outgoing.unsent_bytes
-        assert cut_with is not None or unsent <= BOUNDS["STALL_BYTES_MAX"], "a client that reads nothing is not cut"
+        assert cut_with is not None or unsent <= BOUNDS["READ_ON_BYTES_MAX"], "a client that reads nothing is not cut"
     if peer.down_bytes < 100:  # what is unsent never becomes less
         over = [one for one in served.exchange.decided if one.unsent_bytes > BOUNDS["READ_ON_BYTES_MAX"]]
         assert len(over) <= 1, "a client that reads nothing is read from"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio.testing
@@ -20,31 +20,33 @@ from sidecar.service.outgoing import Outgoing
 RULES = (Rule(deltas=("It ", "sleeps.")), Rule(fail=ScriptedFailure("unavailable", "it sleeps")))
 
 
+_KINDS = (Answer, Lowered, Admitted, Connection, Outgoing)
+
+
+def _there() -> list[object]:
+    return [one for one in gc.get_objects() if isinstance(one, _KINDS)]
+
+
 @pytest.fixture
-def no_collection() -> Iterator[None]:
+def left() -> Iterator[Callable[[], list[str]]]:
+    """What is there that was not there before the test, by kind; nothing is collected meanwhile."""
     gc.collect()
+    before = _there()  # a test that failed keeps what it had
     gc.disable()
-    yield
+    yield lambda: sorted(type(one).__name__ for one in _there() if not any(one is other for other in before))
     gc.enable()
 
 
-def left() -> list[str]:
-    kinds = (Answer, Lowered, Admitted, Connection, Outgoing)
-    return [type(there).__name__ for there in gc.get_objects() if isinstance(there, kinds)]
-
-
-@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("stream_events", [False, True])
 @pytest.mark.parametrize("rule", RULES, ids=["completed", "failed"])
 async def test_an_answered_request_and_a_connection_that_said_all_are_freed_at_once(
-    rule: Rule, stream_events: bool
+    left: Callable[[], list[str]], rule: Rule, stream_events: bool
 ) -> None:
-    assert left() == []
     async with served(Road(connector=Scripted((rule,)))) as client:
         await client.send(hello(stream_events=stream_events))
         await client.send(asked("r1"))
         while "disposition" not in await client.value():
             pass
         await trio.testing.wait_all_tasks_blocked()
-        assert sorted(left()) == ["Connection", "Outgoing"]
+        assert left() == ["Connection", "Outgoing"]
     assert left() == []

@@ -19,7 +19,15 @@ from sidecar.connectors.promise import Answer, Lowered
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract.values import Usage
 from sidecar.rules.framing import framed
-from sidecar.service.outgoing import CUT_BYTES_MAX, LIVE_BYTES_MAX, STALL_BYTES_MAX, STALL_SECONDS_MAX, Outgoing
+from sidecar.service.outgoing import (
+    CUT_BYTES_MAX,
+    LIVE_BYTES_MAX,
+    READ_ON_BYTES_MAX,
+    SILENT_SECONDS_MAX,
+    STALL_BYTES_MAX,
+    STALL_SECONDS_MAX,
+    Outgoing,
+)
 
 Clock = trio.testing.MockClock
 MEBIBYTE = b"m" * (1 << 20)
@@ -143,7 +151,7 @@ async def test_a_connection_with_much_unsent_is_not_read_from_until_it_is_less(a
                 await client.send_eof()
 
             nursery.start_soon(flood)
-            await trio.sleep(1000)
+            await trio.sleep(SILENT_SECONDS_MAX - 1)
             unsent = connection._outgoing.unsent_bytes
             assert BOUNDS["READ_ON_BYTES_MAX"] < unsent < BOUNDS["READ_ON_BYTES_MAX"] + 300
             assert sent < 100
@@ -197,7 +205,7 @@ async def test_a_client_that_has_caught_up_is_not_cut(autojump_clock: Clock) -> 
     async with sending() as to:
         to.pile_up(STALL_BYTES_MAX)
         await trio.sleep(STALL_SECONDS_MAX - 1)
-        while to.outgoing.unsent_bytes > STALL_BYTES_MAX:
+        while to.outgoing.unsent_bytes > READ_ON_BYTES_MAX:
             await to.client.receive_some(65_536)
             await trio.testing.wait_all_tasks_blocked()
         await trio.sleep(80_000)
@@ -241,3 +249,20 @@ async def test_the_requests_of_a_connection_that_was_cut_complete_and_are_replay
         again = await frames_of(client)
     assert sorted(again) == sorted(record.response[1:] for _, record in road.ledger.completes)
     assert len(road.connector.asked) == 8
+
+
+async def test_a_silent_client_is_cut_in_a_minute_where_it_has_stopped_the_reading(autojump_clock: Clock) -> None:
+    async with sending() as to:
+        to.pile_up(READ_ON_BYTES_MAX + 300_000)
+        began = trio.current_time()
+        await trio.sleep(2 * SILENT_SECONDS_MAX)
+        assert to.cut_at == [began + SILENT_SECONDS_MAX]
+
+
+async def test_a_client_whose_backlog_grows_is_given_the_shorter_patience(autojump_clock: Clock) -> None:
+    async with sending() as to:
+        to.pile_up(READ_ON_BYTES_MAX + 300_000)
+        await trio.sleep(10)
+        to.pile_up(STALL_BYTES_MAX + 300_000)
+        await trio.sleep(2 * STALL_SECONDS_MAX)
+        assert to.cut_at == [10 + STALL_SECONDS_MAX]

@@ -1055,7 +1055,8 @@ class EventBuffer implements Stream {
       } else if ("TextDelta" in taken.payload && "TextDelta" in event.payload) {
         const [given, whole] = [taken.payload.TextDelta.text, event.payload.TextDelta.text];
         const isLast = at === this.#taken.length - 1;
-        if (at === 0 && !whole.startsWith(given) && whole.includes(given)) {
+        const isLater = isLast ? whole.includes(given) && !whole.startsWith(given) : whole.endsWith(given);
+        if (at === 0 && given !== whole && isLater) {
           this.isWhole = false;
           continue;
         }
