@@ -83,6 +83,20 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert not {path.stem for path in MODULES} & BANNED_NAMES
 
 
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [
+        (r"\b107\b", "rules/framing.py"),  # how long a socket's path may be
+        (r"asks to wait \(\[", "contract/waits.py"),
+        (r"this user may not connect to", "client/reaching.py"),
+        (r"[^.\w]TransportInvocation\(\n", "client/asking.py"),  # the proofs make theirs apart from what they prove
+    ],
+)
+def test_what_must_be_the_same_everywhere_is_written_once(what: str, where: str) -> None:
+    found = {str(path.relative_to(PACKAGE)) for path in MODULES if re.search(what, path.read_text())}
+    assert found == {where}
+
+
 def test_only_the_command_line_prints() -> None:
     for module in MODULES:
         calls = [n for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.Call)]

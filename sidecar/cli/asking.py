@@ -19,19 +19,13 @@ from typing import Final
 from msgspec import Struct
 
 from sidecar.cli import advice, typed
-from sidecar.cli.dial import Trouble, invocation_of
+from sidecar.cli.dial import Trouble
 from sidecar.cli.receipt import Sent
+from sidecar.client.asking import Terms, invocation_of, new_request
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import TransportQuote
 from sidecar.contract.ids import is_id
-from sidecar.contract.values import (
-    PROVIDER_REQUEST,
-    U64_MAX,
-    InputItem,
-    ProviderRequest,
-    TransportInvocation,
-    UserText,
-)
+from sidecar.contract.values import U64_MAX, TransportInvocation
 from sidecar.ops.clock import unix_ms
 from sidecar.rules.framing import FRAME_BYTES_LIMIT
 
@@ -122,25 +116,15 @@ def prepared(asked: Asked) -> tuple[Sent, TransportInvocation]:
         expires_at_unix_ms=asked.expires_at_unix_ms or unix_ms() + math.ceil(asked.timeout_seconds * 1000),
         max_cost_micro_usd=asked.budget_micro_usd,
     )
-    request = ProviderRequest(
-        schema_id=PROVIDER_REQUEST,
+    request = new_request(
+        asked.model,
+        text,
         request_id=request_id,
         conversation_id=request_id,
-        model=asked.model,
-        instructions="",
-        input=(InputItem(user_text=UserText(text=text)),),
-        tools=(),
-        tool_choice="auto",
-        parallel_tool_calls=False,
         max_output_tokens=asked.max_output_tokens,
     )
-    invocation = invocation_of(
-        request,
-        caller=caller,
-        expires_at_unix_ms=sent.expires_at_unix_ms,
-        max_cost_micro_usd=sent.max_cost_micro_usd,
-    )
-    return sent, invocation
+    terms = Terms(expires_at_unix_ms=sent.expires_at_unix_ms, max_cost_micro_usd=sent.max_cost_micro_usd)
+    return sent, invocation_of(request, caller, terms)
 
 
 def encoded(frame: TransportInvocation | TransportQuote) -> bytes:

@@ -17,15 +17,15 @@ from typing import Final
 from msgspec import structs
 
 from sidecar.cli import advice, asking, receipt, typed
-from sidecar.cli.asking import Asked, encoded, prepared
+from sidecar.cli.asking import Asked, asked_by, encoded, prepared
 from sidecar.cli.call_stream import LIVE, Live, must_be_ours, streamed
 from sidecar.cli.dial import Trouble, dialed, read_answer, telling
 from sidecar.cli.exits import COMMAND_FAULTS, EXIT_CODES, REFUSALS, Meaning
 from sidecar.cli.output import StdoutLost, drop, say, write_out
 from sidecar.cli.receipt import Failure, Sent
 from sidecar.cli.stops import Stopped, Stops
-from sidecar.connectors.messages import wait_in
 from sidecar.contract.values import Failed, Refusal, Transported, TransportError, TransportResult
+from sidecar.contract.waits import wait_in
 from sidecar.ops.clock import unix_ms
 
 _GRACE_SECONDS: Final = 10.0  # the deadline strikes in the daemon first; then it records the end, and says it
@@ -49,6 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     parser.epilog = f"{_REPLAYING}\n\nexit codes:\n{codes}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return call(asked_by(arguments))
 
 
 def call(asked: Asked, *, grace_seconds: float = _GRACE_SECONDS) -> int:

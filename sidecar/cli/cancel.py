@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
-def cancel(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Returns the exit code: 0 once the daemon has read it."""
     fault = partial(fault_out, "sidecar cancel", as_json=arguments.json)
     with Stops() as stops:

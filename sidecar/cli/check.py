@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import stat
@@ -9,10 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.cli.output import line_out, say
-from sidecar.cli.setup import build_connectors, load_config
+from sidecar.cli.setup import add_config_argument, build_connectors, load_config
 from sidecar.config.keys import Complaint, ConfigFaults
 from sidecar.config.values import Config
 from sidecar.connectors.kinds import KINDS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `sidecar check` takes."""
+    add_config_argument(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return check(arguments.config, as_json=arguments.json)
 
 
 def check(config_path: Path, *, as_json: bool) -> int:
@@ -55,6 +66,7 @@ def _rights(config: Config) -> list[Complaint]:
 
 
 def _is_socket(path: Path) -> bool:
+    """As the daemon looks before it binds: a link to a socket is none, though a client may connect through it."""
     return stat.S_ISSOCK(os.lstat(path).st_mode)
 
 

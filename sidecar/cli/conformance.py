@@ -91,6 +91,10 @@ def asked_by(arguments: argparse.Namespace) -> Asked:
     )
 
 
+def run(arguments: argparse.Namespace) -> int:
+    return conformance(asked_by(arguments))
+
+
 def conformance(asked: Asked) -> int:
     """Does one thing and returns the exit code."""
     given = [asked.socket, asked.client, asked.write_config]

@@ -7,6 +7,7 @@ the end. The answers are scripted: no network, no key, no money.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -16,16 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sidecar.cli.dial import Dialed, invocation_of, read_answer
+from sidecar.cli.dial import Dialed, read_answer
 from sidecar.cli.output import line_out, say
 from sidecar.cli.stops import Stops
+from sidecar.client.asking import Terms, invocation_of, new_request
 from sidecar.contract import canonical
 from sidecar.contract.values import (
-    PROVIDER_REQUEST,
     AssistantText,
     BeginRecord,
     InputItem,
-    ProviderRequest,
     RecordBody,
     ToolCall,
     ToolDefinition,
@@ -96,6 +96,14 @@ _LOOK = ToolDefinition(
     description="Looks at something in the room.",
     parameters_json='{"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}',
 )
+
+
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(_: argparse.Namespace) -> int:
+    return demo()
 
 
 def demo() -> int:
@@ -175,20 +183,16 @@ def _asked(
     dialed: Dialed, caller: str, request_id: str, items: tuple[InputItem, ...]
 ) -> tuple[TransportResult, bytes, bytes]:
     """The result, and the two frames that went over the socket for it."""
-    request = ProviderRequest(
-        schema_id=PROVIDER_REQUEST,
+    request = new_request(
+        _MODEL,
+        input=items,
         request_id=request_id,
         conversation_id="demo",
-        model=_MODEL,
         instructions="You are the narrator of a dungeon.",
-        input=items,
         tools=(_LOOK,),
-        tool_choice="auto",
-        parallel_tool_calls=False,
         max_output_tokens=64,
     )
-    expires_at = time.time_ns() // 1_000_000 + 60_000
-    asked = invocation_of(request, caller=caller, expires_at_unix_ms=expires_at, max_cost_micro_usd=100_000)
+    asked = invocation_of(request, caller, Terms())
     frame = canonical.encode(asked)
     answer = dialed.ask(frame)
     result = read_answer(answer)

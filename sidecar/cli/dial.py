@@ -1,4 +1,4 @@
-"""What a command line needs of a client: build an invocation, send a frame, read what the daemon says. Blocking.
+"""What a command line needs of a client: send a frame, read what the daemon says. Blocking.
 
 The clients in `sidecar.client` dial again where a connection is lost, and wait
 for a daemon that is about to come. Who types a command is told so instead, at
@@ -7,33 +7,24 @@ once, and decides; so here is one connection, and no second try.
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from sidecar.cli.exits import CommandFault
 from sidecar.client import daemon_frames
 from sidecar.client.errors import NotADaemon
+from sidecar.client.reaching import path_complaint, why_unreachable
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import PROTOCOL, TRANSPORT_HELLO, TransportHello, TransportWelcome
-from sidecar.contract.values import (
-    TRANSPORT_INVOCATION,
-    ProviderRequest,
-    TransportError,
-    TransportInvocation,
-    TransportResult,
-    Value,
-)
+from sidecar.contract.values import TransportError, TransportResult, Value
 from sidecar.ops.version import version_of_sidecar
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize, FrameSplitter, framed
 
 _RECEIVE_BYTES = 65_536
-_SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
 _Said = TypeVar("_Said", bound=Value)
 
 
@@ -43,22 +34,6 @@ class Trouble(Exception):
     def __init__(self, kind: CommandFault, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-
-
-def invocation_of(
-    request: ProviderRequest, *, caller: str, expires_at_unix_ms: int, max_cost_micro_usd: int
-) -> TransportInvocation:
-    """The invocation of a request; its digests are computed here."""
-    digest = canonical.digest(canonical.encode(request))
-    return TransportInvocation(
-        schema_id=TRANSPORT_INVOCATION,
-        caller_runtime_id=caller,
-        expires_at_unix_ms=expires_at_unix_ms,
-        max_cost_micro_usd=max_cost_micro_usd,
-        native_request_sha256=digest,
-        provider_request_sha256=digest,
-        request=request,
-    )
 
 
 def read_said(frame: bytes, *types: type[_Said]) -> _Said | TransportError:
@@ -139,25 +114,12 @@ class Dialed:
 
 def dialed(socket: Path, give_up_at: float | None) -> Dialed:
     """A connection to the daemon on this socket. Raises Trouble where there is none."""
+    if (complaint := path_complaint(str(socket))) is not None:
+        raise Trouble("usage", f"--socket {complaint}")
     try:
         return Dialed(socket, give_up_at=give_up_at)
-    except (BlockingIOError, TimeoutError):
-        raise Trouble("busy", f"the daemon on {socket} takes no more connections just now") from None
-    except PermissionError:
-        raise Trouble("not_permitted", f"this user may not connect to {socket}") from None
-    except FileNotFoundError:
-        raise Trouble("no_daemon", f"there is no socket at {socket}") from None
-    except ConnectionRefusedError:
-        if _is_socket(socket):
-            raise Trouble("no_daemon", f"no daemon listens on {socket}") from None
-        raise Trouble("no_socket", f"there is something else than a socket at {socket}") from None
     except OSError as error:
-        if error.errno is None:  # Python's own word, which doesn't say how long it may be
-            is_bytes = len(os.fsencode(socket))
-            raise Trouble(
-                "usage", f"--socket has {is_bytes} bytes; the kernel takes {_SOCKET_PATH_BYTES_MAX}"
-            ) from None
-        raise Trouble("no_socket", f"{socket}: {error.strerror}") from None
+        raise Trouble(*why_unreachable(str(socket), error)) from None
 
 
 @contextmanager
@@ -192,10 +154,3 @@ def greeted(daemon: Dialed, command: str, *, stream_events: bool = False) -> Tra
         join=False,
     )
     return read_said(daemon.ask(canonical.encode(hello)), TransportWelcome)
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False

@@ -1,39 +1,40 @@
-"""The command line: one subcommand a file, exit codes after sysexits."""
+"""The command line: one subcommand a file, exit codes after sysexits.
+
+A command's modules are loaded when it is named: each loads a part of the
+daemon of its own, and a daemon that starts would wait for all of them and
+carry them as long as it runs (the late import saves start-up time; it hides no
+cycle). So each has the same two functions, which are found by name:
+`add_arguments(parser)`, and `run(arguments)`, which returns the exit code.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Collection, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from sidecar.cli.asking import asked_by
-from sidecar.cli.call import add_arguments as add_call_arguments
-from sidecar.cli.call import call
-from sidecar.cli.cancel import add_arguments as add_cancel_arguments
-from sidecar.cli.cancel import cancel
-from sidecar.cli.check import check
-from sidecar.cli.conformance import add_arguments as add_conformance_arguments
-from sidecar.cli.conformance import asked_by as conformance_asked_by
-from sidecar.cli.conformance import conformance
-from sidecar.cli.demo import demo
-from sidecar.cli.ledger import add_arguments as add_ledger_arguments
-from sidecar.cli.ledger import run as run_ledger_tool
 from sidecar.cli.output import StdoutLost, say, write_out
-from sidecar.cli.quote import add_arguments as add_quote_arguments
-from sidecar.cli.quote import quote
-from sidecar.cli.serve import serve
-from sidecar.cli.status import add_arguments as add_status_arguments
-from sidecar.cli.status import status
 from sidecar.cli.stops import Stopped
 from sidecar.ops.version import version_of_sidecar
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-_CONFIG_HELP: Final = "the configuration, TOML; always wanted"
+# In the order of the help; each stands in a module of its name.
+COMMANDS: Final[Mapping[str, str]] = {
+    "serve": "run the daemon in the foreground",
+    "check": "say everything that is wrong with a configuration",
+    "call": "ask once: the answer's text to stdout, its receipt to stderr",
+    "quote": "what a call would be answered now, and cost at worst",
+    "cancel": "end a request that is running: its deadline is now",
+    "status": "what the daemon holds: callers and their money, models, connectors",
+    "ledger": "an operator's tools: verify, show, spend, export, resolve, check, repair",
+    "conformance": "prove a daemon, or a client in any language, against the goldens",
+    "demo": "a conversation, a replay, a refusal and the ledger, in a temporary directory",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,44 +70,28 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> tuple[_Parser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser of the command line, and those of its commands."""
+def _parser(named: Collection[str]) -> tuple[_Parser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of the command line, and those of its commands; only the named ones know their arguments."""
     parser = _Parser(prog="sidecar", description="The local daemon through which games talk to language models.")
     parser.suggest_on_error = True  # type: ignore[attr-defined]  # Python 3.14 and later look at it
     parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is, and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-
-    serving = commands.add_parser("serve", help="run the daemon in the foreground")
-    serving.add_argument("--config", type=Path, required=True, metavar="FILE", help=_CONFIG_HELP)
-    serving.add_argument("--log-format", choices=("text", "journal", "json"), help="default: what fits stderr")
-
-    checking = commands.add_parser("check", help="say everything that is wrong with a configuration")
-    checking.add_argument("--config", type=Path, required=True, metavar="FILE", help=_CONFIG_HELP)
-    checking.add_argument("--json", action="store_true", help="one JSON object instead of lines; default: off")
-
-    calling = commands.add_parser("call", help="ask once: the answer's text to stdout, its receipt to stderr")
-    add_call_arguments(calling)
-    add_quote_arguments(commands.add_parser("quote", help="what a call would be answered now, and cost at worst"))
-    add_cancel_arguments(commands.add_parser("cancel", help="end a request that is running: its deadline is now"))
-    add_status_arguments(
-        commands.add_parser("status", help="what the daemon holds: callers and their money, models, connectors")
-    )
-
-    add_ledger_arguments(
-        commands.add_parser("ledger", help="an operator's tools: verify, show, spend, export, resolve, check, repair")
-    )
-
-    add_conformance_arguments(
-        commands.add_parser("conformance", help="prove a daemon, or a client in any language, against the goldens")
-    )
-    commands.add_parser("demo", help="a conversation, a replay, a refusal and the ledger, in a temporary directory")
+    for name, what in COMMANDS.items():
+        command = commands.add_parser(name, help=what)
+        if name in named:
+            _module(name).add_arguments(command)
     return parser, commands.choices
+
+
+def _module(command: str) -> Any:
+    return import_module(f"sidecar.cli.{command}")
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """What the command line says; what is wrong with it is said by the command that it is for."""
-    parser, commands = _parser()
-    asked, left = parser.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parser, commands = _parser(COMMANDS.keys() & set(words))  # the command is one of the words, wherever it stands
+    asked, left = parser.parse_known_args(words)
     if left:
         at = getattr(asked, "parser", commands[asked.command])  # a tool within a command has its own
         at.error(f"unrecognized arguments: {' '.join(left)}")
@@ -127,20 +112,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     asked = _parsed(arguments)
-    if asked.command == "serve":
-        return serve(asked.config, asked.log_format)
-    if asked.command == "check":
-        return check(asked.config, as_json=asked.json)
-    if asked.command == "call":
-        return call(asked_by(asked))
-    if asked.command == "quote":
-        return quote(asked_by(asked))
-    if asked.command == "cancel":
-        return cancel(asked)
-    if asked.command == "status":
-        return status(asked)
-    if asked.command == "conformance":
-        return conformance(conformance_asked_by(asked))
-    if asked.command == "ledger":
-        return run_ledger_tool(asked)
-    return demo()
+    exit_code: int = _module(asked.command).run(asked)
+    return exit_code

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from sidecar.cli import advice, asking, question, receipt
-from sidecar.cli.asking import Asked, encoded, prepared
+from sidecar.cli.asking import Asked, asked_by, encoded, prepared
 from sidecar.cli.dial import Trouble, answered, read_said
 from sidecar.cli.exits import EXIT_CODES as CALL_EXIT_CODES
 from sidecar.cli.exits import REFUSALS, Meaning
@@ -42,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     parser.epilog = f"{_SAME_REQUEST}\n\nexit codes:\n{codes}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return quote(asked_by(arguments))
 
 
 def quote(asked: Asked) -> int:

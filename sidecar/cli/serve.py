@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import traceback
@@ -12,7 +13,7 @@ import trio
 from sidecar.cli.descriptors import open_missing_streams, raise_descriptor_limit
 from sidecar.cli.ledger_reading import instant
 from sidecar.cli.output import say
-from sidecar.cli.setup import build_connectors, load_config
+from sidecar.cli.setup import add_config_argument, build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
 from sidecar.ledger.checkpoint import Dropped
@@ -30,6 +31,16 @@ from sidecar.service.listener import Bound, SocketUnavailable
 _LEDGER_DAMAGED = os.EX_DATAERR
 _ALREADY_RUNNING = os.EX_TEMPFAIL
 _COLLECT_AFTER_ALLOCATIONS = 50_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `sidecar serve` takes."""
+    add_config_argument(parser)
+    parser.add_argument("--log-format", choices=("text", "journal", "json"), help="default: what fits stderr")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return serve(arguments.config, arguments.log_format)
 
 
 def serve(config_path: Path, log_form: Form | None) -> int:

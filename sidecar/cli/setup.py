@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from sidecar.connectors.kinds import KINDS, config_keys
 from sidecar.connectors.promise import Connector
 from sidecar.ops import credentials
 from sidecar.ops.credentials import CredentialFault, Secret
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    what = "the configuration, TOML; always wanted"
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help=what)
 
 
 def load_config(path: Path) -> Config:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
-def status(arguments: argparse.Namespace, *, pause: Callable[[float], None] = time.sleep) -> int:
+def run(arguments: argparse.Namespace, *, pause: Callable[[float], None] = time.sleep) -> int:
     """Returns the exit code. `pause` is the wait between two reports."""
     fault = partial(fault_out, "sidecar status", as_json=arguments.json)
     show = _show_json if arguments.json else _show_again() if arguments.watch else _show_once

@@ -10,7 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final, TypedDict
 
 from msgspec import Struct
 
@@ -30,9 +30,6 @@ from sidecar.contract.values import (
     TransportInvocation,
     UserText,
 )
-
-MAX_COST_MICRO_USD_DEFAULT: Final = 100_000  # ten cents, as `sidecar call` has it
-TIMEOUT_SECONDS_DEFAULT: Final = 60.0
 
 Asking = ProviderRequest | TransportInvocation  # what every call takes: a request, or an invocation made of one before
 
@@ -77,36 +74,41 @@ def new_request(
 class Terms(Struct, frozen=True, kw_only=True):
     """What an invocation adds to its request. `expires_at_unix_ms` wins over `timeout_seconds`."""
 
-    max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT
-    timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT
+    max_cost_micro_usd: int = 100_000  # ten cents, as `sidecar call` has it
+    timeout_seconds: float = 60.0
     expires_at_unix_ms: int | None = None
     native_request_sha256: bytes | None = None
 
-    @classmethod
-    def of(
-        cls,
-        max_cost_micro_usd: int,
-        timeout_seconds: float,
-        expires_at_unix_ms: int | None,
-        native_request_sha256: bytes | None,
-    ) -> Self:
-        """The four in the order in which every call takes them."""
-        return cls(
-            max_cost_micro_usd=max_cost_micro_usd,
-            timeout_seconds=timeout_seconds,
-            expires_at_unix_ms=expires_at_unix_ms,
-            native_request_sha256=native_request_sha256,
-        )
+    def __post_init__(self) -> None:
+        if not 0 <= self.timeout_seconds < math.inf:
+            raise ValueError(
+                f"timeout_seconds is {self.timeout_seconds}: a number of seconds from 0 on is wanted, until the request"
+                " expires; the daemon takes at most its expiry_skew_seconds_max"
+            )
 
 
-_NONE_GIVEN: Final = Terms()
+class TermsGiven(TypedDict, total=False):
+    """The keywords of every call that makes an invocation; what is not given is as Terms has it."""
+
+    max_cost_micro_usd: int
+    timeout_seconds: float
+    expires_at_unix_ms: int | None
+    native_request_sha256: bytes | None
 
 
-def invocation_of(request: ProviderRequest | TransportInvocation, caller: str, terms: Terms) -> TransportInvocation:
-    """The invocation of this request; one that is whole already stays as it is, and takes no terms."""
+def terms_of(request: Asking, given: TermsGiven) -> Terms:
+    """The terms of a call. Raises TypeError for what is none, and for any beside an invocation, which has its own."""
+    if unknown := given.keys() - TermsGiven.__annotations__.keys():
+        known = ", ".join(TermsGiven.__annotations__)
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}: the terms of an invocation are {known}")
+    if given and isinstance(request, TransportInvocation):
+        raise TypeError("an invocation has its own budget, expiry and native digest: give none beside it")
+    return Terms(**given)
+
+
+def invocation_of(request: Asking, caller: str, terms: Terms) -> TransportInvocation:
+    """The invocation of this request, with its digests; one that is whole already stays as it is."""
     if isinstance(request, TransportInvocation):
-        if terms != _NONE_GIVEN:
-            raise TypeError("an invocation has its own budget, expiry and native digest: give none beside it")
         return request
     try:
         digest = canonical.digest(canonical.encode(request))

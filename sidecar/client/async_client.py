@@ -11,14 +11,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Self
+from typing import Self, Unpack
 
 import anyio
 
 from sidecar.client.answers import (
     Quote,
     Result,
-    not_ended,
     only_caller,
     quote_of,
     report_of,
@@ -26,16 +25,16 @@ from sidecar.client.answers import (
     welcome_of,
 )
 from sidecar.client.asking import (
-    MAX_COST_MICRO_USD_DEFAULT,
     STATUS_FRAME,
-    TIMEOUT_SECONDS_DEFAULT,
     Asking,
     Terms,
+    TermsGiven,
     ids_of,
     invocation_of,
     sealed,
     sealed_quote,
     seconds_left,
+    terms_of,
 )
 from sidecar.client.async_link import AsyncLink
 from sidecar.client.errors import SidecarError, WhichCaller
@@ -43,6 +42,7 @@ from sidecar.client.patience import Patience
 from sidecar.client.pieces import Telling
 from sidecar.client.reaching import checked_path
 from sidecar.client.session import Session
+from sidecar.client.streaming import OneRequest
 from sidecar.client.waiting import Answer, Waiter
 from sidecar.contract.client_frames import TransportStatusReport, TransportWelcome
 from sidecar.contract.values import ProviderRequest, TransportEvent, TransportInvocation
@@ -97,9 +97,15 @@ class AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Closes the connection. What waits in other tasks is Disconnected; what was sent runs on in the daemon."""
-        assert self._link is not None
-        await self._link.end()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connection. What waits in other tasks is Disconnected; what was sent runs on in the daemon.
+
+        The end of the `async with` does it; once it is done, doing it again is harmless.
+        """
+        if self._link is not None:
+            await self._link.end()
 
     async def connect(self) -> TransportWelcome:
         """What the daemon says of itself and of this user, once there is a connection. Not needed before a request."""
@@ -110,66 +116,45 @@ class AsyncClient:
             self._caller = only_caller(welcome)
         return welcome
 
-    def prepare(
-        self,
-        request: ProviderRequest,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> TransportInvocation:
+    def prepare(self, request: ProviderRequest, **terms: Unpack[TermsGiven]) -> TransportInvocation:
         """The whole invocation: quoted, invoked or streamed, it is the very same bytes each time.
 
-        Raises WhichCaller where no caller was named and `connect()` has not found the only one yet.
+        `terms` are those of invoke(). Raises WhichCaller where no caller was
+        named and `connect()` has not found the only one yet.
         """
+        wanted = terms_of(request, terms)
         if self._caller is None:
             raise WhichCaller(None)
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        return invocation_of(request, self._caller, terms)
+        return invocation_of(request, self._caller, wanted)
 
-    async def invoke(
-        self,
-        request: Asking,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> Result:
-        """The answer of a request that completed. Raises a SidecarError for every other end."""
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        invocation = await self._invocation(request, terms)
+    async def invoke(self, request: Asking, **terms: Unpack[TermsGiven]) -> Result:
+        """The answer of a request that completed. Raises a SidecarError for every other end.
+
+        Of `terms` any may be given: `max_cost_micro_usd` (100_000), what it may
+        cost at worst; `timeout_seconds` (60.0), until it expires;
+        `expires_at_unix_ms`, that instant itself, which wins; and
+        `native_request_sha256`, in place of the request's own digest. An
+        invocation has all of these already: none may stand beside it.
+        """
+        invocation = await self._invocation(request, terms_of(request, terms))
         frame = sealed(invocation)
         waiter, woken = self._waiter(seconds_left(invocation))
         with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
             return result_of(await self._answer(waiter, woken))
 
-    def stream(
-        self,
-        request: Asking,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> Stream:
-        """The events as they come: `async with client.stream(request) as stream: async for event in stream: ...`."""
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        return Stream(self, request, terms)
+    def stream(self, request: Asking, **terms: Unpack[TermsGiven]) -> Stream:
+        """The events as they come: `async with client.stream(request) as stream: async for event in stream: ...`.
 
-    async def quote(
-        self,
-        request: Asking,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> Quote:
-        """What it would be answered now and cost at worst; nothing is written or held. Invoke its `invocation`."""
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        invocation = await self._invocation(request, terms)
+        `terms` are those of invoke().
+        """
+        return Stream(self, request, terms_of(request, terms))
+
+    async def quote(self, request: Asking, **terms: Unpack[TermsGiven]) -> Quote:
+        """What it would be answered now and cost at worst; nothing is written or held. Invoke its `invocation`.
+
+        `terms` are those of invoke().
+        """
+        invocation = await self._invocation(request, terms_of(request, terms))
         frame = sealed_quote(invocation)
         waiter, woken = self._waiter()
         with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
@@ -251,7 +236,7 @@ class _Woken:
         self._event = anyio.Event()
 
 
-class Stream:
+class Stream(OneRequest):
     """One request's events, text in pieces as it comes. Whatever did not come live comes from the result.
 
     It asks when the block is entered; leaving the block early only stops the
@@ -260,21 +245,18 @@ class Stream:
     """
 
     def __init__(self, client: AsyncClient, request: Asking, terms: Terms) -> None:
+        super().__init__(request, terms)
         self._client = client
-        self._request = request
-        self._terms = terms
-        self._waiter: Waiter | None = None
-        self._result: Result | None = None
-        self._rest: Iterator[TransportEvent] | None = None
 
     async def __aenter__(self) -> Self:
+        self._enter()
         client = self._client
-        self.invocation = await client._invocation(self._request, self._terms)
-        frame = sealed(self.invocation)
-        waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
+        self._invocation = invocation = await client._invocation(self._request, self._terms)
+        frame = sealed(invocation)
+        waiter, self._woken = client._waiter(seconds_left(invocation), streams=True)
         assert waiter.live is not None
         self._telling = Telling(waiter.live)
-        self._block = client._asking(waiter, partial(client._session.invoke, frame, *ids_of(self.invocation), waiter))
+        self._block = client._asking(waiter, partial(client._session.invoke, frame, *ids_of(invocation), waiter))
         self._block.__enter__()
         self._waiter = waiter
         return self
@@ -286,32 +268,15 @@ class Stream:
         return self
 
     async def __anext__(self) -> TransportEvent:
-        if self._waiter is None:
-            raise RuntimeError("a stream is iterated inside its `async with` only")
+        waiter, telling = self._inside()
         if self._rest is None:
-            await self._client._until(self._waiter, self._woken, self._waiter.has_something)
-            event = self._telling.next_live()
+            await self._client._until(waiter, self._woken, waiter.has_something)
+            event = telling.next_live()
             if event is not None:
                 return event
-            assert self._waiter.answer is not None
-            self._result = result_of(self._waiter.answer)
-            self._rest = iter(self._telling.rest(self._result.events))
+            assert waiter.answer is not None
+            self._result = result_of(waiter.answer)
+            self._rest = iter(telling.rest(self._result.events))
         for event in self._rest:
             return event
         raise StopAsyncIteration
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the pieces add up to the result, known at its end.
-
-        False where the very same bytes ran already when this stream asked: what
-        came live then began in the middle of the first text, and `result` has all of it.
-        """
-        return self._telling.is_whole
-
-    @property
-    def result(self) -> Result:
-        """The result, once the last event was told."""
-        if self._result is None:
-            raise not_ended()
-        return self._result

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Self
+from typing import Self, Unpack
 
 from sidecar.client.answers import (
     Quote,
     Result,
-    not_ended,
     only_caller,
     quote_of,
     report_of,
@@ -24,16 +23,16 @@ from sidecar.client.answers import (
     welcome_of,
 )
 from sidecar.client.asking import (
-    MAX_COST_MICRO_USD_DEFAULT,
     STATUS_FRAME,
-    TIMEOUT_SECONDS_DEFAULT,
     Asking,
     Terms,
+    TermsGiven,
     ids_of,
     invocation_of,
     sealed,
     sealed_quote,
     seconds_left,
+    terms_of,
 )
 from sidecar.client.blocking_link import BlockingLink
 from sidecar.client.errors import SidecarError
@@ -41,6 +40,7 @@ from sidecar.client.patience import Patience
 from sidecar.client.pieces import Telling
 from sidecar.client.reaching import checked_path
 from sidecar.client.session import Session
+from sidecar.client.streaming import OneRequest
 from sidecar.client.waiting import Answer, Waiter
 from sidecar.contract.client_frames import TransportStatusReport, TransportWelcome
 from sidecar.contract.values import ProviderRequest, TransportEvent, TransportInvocation
@@ -102,63 +102,40 @@ class Client:
             self._caller = only_caller(welcome)
         return welcome
 
-    def prepare(
-        self,
-        request: ProviderRequest,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> TransportInvocation:
+    def prepare(self, request: ProviderRequest, **terms: Unpack[TermsGiven]) -> TransportInvocation:
         """The whole invocation: quoted, invoked or streamed, it is the very same bytes each time.
 
-        Asks the daemon who we are where no caller was named.
+        `terms` are those of invoke(). Asks the daemon who we are where no caller was named.
         """
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        return self._invocation(request, terms)
+        return self._invocation(request, terms_of(request, terms))
 
-    def invoke(
-        self,
-        request: Asking,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> Result:
-        """The answer of a request that completed. Raises a SidecarError for every other end."""
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        invocation = self._invocation(request, terms)
+    def invoke(self, request: Asking, **terms: Unpack[TermsGiven]) -> Result:
+        """The answer of a request that completed. Raises a SidecarError for every other end.
+
+        Of `terms` any may be given: `max_cost_micro_usd` (100_000), what it may
+        cost at worst; `timeout_seconds` (60.0), until it expires;
+        `expires_at_unix_ms`, that instant itself, which wins; and
+        `native_request_sha256`, in place of the request's own digest. An
+        invocation has all of these already: none may stand beside it.
+        """
+        invocation = self._invocation(request, terms_of(request, terms))
         waiter, woken = self._waiter(seconds_left(invocation))
         with self._asking(waiter, partial(self._session.invoke, sealed(invocation), *ids_of(invocation), waiter)):
             return result_of(self._answer(waiter, woken))
 
-    def stream(
-        self,
-        request: Asking,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> BlockingStream:
-        """The events as they come: `with client.stream(request) as stream: for event in stream: ...`."""
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        return BlockingStream(self, request, terms)
+    def stream(self, request: Asking, **terms: Unpack[TermsGiven]) -> BlockingStream:
+        """The events as they come: `with client.stream(request) as stream: for event in stream: ...`.
 
-    def quote(
-        self,
-        request: Asking,
-        *,
-        max_cost_micro_usd: int = MAX_COST_MICRO_USD_DEFAULT,
-        timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT,
-        expires_at_unix_ms: int | None = None,
-        native_request_sha256: bytes | None = None,
-    ) -> Quote:
-        """What it would be answered now and cost at worst; nothing is written or held. Invoke its `invocation`."""
-        terms = Terms.of(max_cost_micro_usd, timeout_seconds, expires_at_unix_ms, native_request_sha256)
-        invocation = self._invocation(request, terms)
+        `terms` are those of invoke().
+        """
+        return BlockingStream(self, request, terms_of(request, terms))
+
+    def quote(self, request: Asking, **terms: Unpack[TermsGiven]) -> Quote:
+        """What it would be answered now and cost at worst; nothing is written or held. Invoke its `invocation`.
+
+        `terms` are those of invoke().
+        """
+        invocation = self._invocation(request, terms_of(request, terms))
         waiter, woken = self._waiter()
         with self._asking(waiter, partial(self._session.quote, sealed_quote(invocation), *ids_of(invocation), waiter)):
             return quote_of(self._answer(waiter, woken), invocation)
@@ -221,7 +198,7 @@ class Client:
                 woken.clear()
 
 
-class BlockingStream:
+class BlockingStream(OneRequest):
     """One request's events, text in pieces as it comes. Whatever did not come live comes from the result.
 
     It asks when the block is entered; leaving the block early only stops the
@@ -231,18 +208,15 @@ class BlockingStream:
     """
 
     def __init__(self, client: Client, request: Asking, terms: Terms) -> None:
+        super().__init__(request, terms)
         self._client = client
-        self._request = request
-        self._terms = terms
-        self._waiter: Waiter | None = None
-        self._result: Result | None = None
-        self._rest: Iterator[TransportEvent] | None = None
 
     def __enter__(self) -> Self:
+        self._enter()
         client = self._client
-        self.invocation = client._invocation(self._request, self._terms)
-        frame, ids = sealed(self.invocation), ids_of(self.invocation)
-        waiter, self._woken = client._waiter(seconds_left(self.invocation), streams=True)
+        self._invocation = invocation = client._invocation(self._request, self._terms)
+        frame, ids = sealed(invocation), ids_of(invocation)
+        waiter, self._woken = client._waiter(seconds_left(invocation), streams=True)
         assert waiter.live is not None
         self._telling = Telling(waiter.live)
         self._block = client._asking(waiter, partial(client._session.invoke, frame, *ids, waiter))
@@ -257,31 +231,14 @@ class BlockingStream:
         return self
 
     def __next__(self) -> TransportEvent:
-        if self._waiter is None:
-            raise RuntimeError("a stream is iterated inside its `with` only")
+        waiter, telling = self._inside()
         while self._rest is None:
-            self._client._until(self._waiter, self._woken, self._waiter.has_something)
-            answer = self._waiter.answer  # looked at first: what is unread then came before it
-            event = self._telling.next_live()
+            self._client._until(waiter, self._woken, waiter.has_something)
+            answer = waiter.answer  # looked at first: what is unread then came before it
+            event = telling.next_live()
             if event is not None:
                 return event
             if answer is not None:
                 self._result = result_of(answer)
-                self._rest = iter(self._telling.rest(self._result.events))
+                self._rest = iter(telling.rest(self._result.events))
         return next(self._rest)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the pieces add up to the result, known at its end.
-
-        False where the very same bytes ran already when this stream asked: what
-        came live then began in the middle of the first text, and `result` has all of it.
-        """
-        return self._telling.is_whole
-
-    @property
-    def result(self) -> Result:
-        """The result, once the last event was told."""
-        if self._result is None:
-            raise not_ended()
-        return self._result

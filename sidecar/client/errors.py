@@ -6,7 +6,6 @@ its `args`, so it survives pickling between processes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -22,9 +21,7 @@ from sidecar.contract.values import (
     TransportReceipt,
     Usage,
 )
-
-# How a failure's message ends where the provider said how long to wait.
-_WAIT: Final = re.compile(r" \(the provider asks to wait ([0-9.e+-]{1,24}) s\)\Z")
+from sidecar.contract.waits import wait_in
 
 
 class SidecarError(Exception):
@@ -170,11 +167,7 @@ class RequestFailed(SidecarError):
     @property
     def retry_after_seconds(self) -> float | None:
         """How long the provider asks to wait, where it said so."""
-        found = _WAIT.search(self.message)
-        try:
-            return float(found[1]) if found else None
-        except ValueError:
-            return None
+        return wait_in(self.message)
 
     @property
     def meaning(self) -> Meaning:

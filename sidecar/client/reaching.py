@@ -4,37 +4,51 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Final
+from typing import Literal
 
 from sidecar.client.errors import Disconnected
+from sidecar.rules.framing import SOCKET_PATH_BYTES_MAX
 
-_SOCKET_PATH_BYTES_MAX: Final = 107  # sockaddr_un without its closing NUL
+Unreachable = Literal["busy", "not_permitted", "no_daemon", "no_socket"]
+
+
+def path_complaint(path: str) -> str | None:
+    """Why no socket can have this path, as the rest of a sentence about it; None where one can."""
+    if not path or "\0" in path:
+        return "is empty or holds a NUL"
+    is_bytes = len(os.fsencode(path))
+    if is_bytes > SOCKET_PATH_BYTES_MAX:
+        return f"has {is_bytes} bytes; the kernel takes {SOCKET_PATH_BYTES_MAX}"
+    return None
 
 
 def checked_path(path: str | os.PathLike[str]) -> str:
     """The socket's path. Raises ValueError for one that no socket can have."""
     socket_path = os.fspath(path)
-    if not socket_path or "\0" in socket_path:
-        raise ValueError("the socket path is empty or holds a NUL")
-    is_bytes = len(os.fsencode(socket_path))
-    if is_bytes > _SOCKET_PATH_BYTES_MAX:
-        raise ValueError(f"the socket path has {is_bytes} bytes; the kernel takes {_SOCKET_PATH_BYTES_MAX}")
+    if (complaint := path_complaint(socket_path)) is not None:
+        raise ValueError(f"the socket path {complaint}")
     return socket_path
 
 
-def unreachable(path: str, error: OSError) -> Disconnected:
-    """Why there is no connection to be had just now."""
+def why_unreachable(path: str, error: OSError) -> tuple[Unreachable, str]:
+    """Why there is no connection to be had just now: in a word, and in a sentence."""
+    if isinstance(error, (BlockingIOError, TimeoutError)):
+        return "busy", f"the daemon on {path} takes no more connections just now"
     if isinstance(error, PermissionError):
-        return Disconnected(f"this user may not connect to {path}", "not_permitted")
+        return "not_permitted", f"this user may not connect to {path}"
     if isinstance(error, FileNotFoundError):
-        return Disconnected(f"there is no socket at {path}")
+        return "no_daemon", f"there is no socket at {path}"
     if isinstance(error, ConnectionRefusedError):
-        return Disconnected(
-            f"no daemon listens on {path}" if _is_socket(path) else f"there is something else than a socket at {path}"
-        )
-    if isinstance(error, BlockingIOError):
-        return Disconnected(f"the daemon on {path} takes no more connections just now")
-    return Disconnected(f"{path}: {error.strerror or error}")
+        if _is_socket(path):
+            return "no_daemon", f"no daemon listens on {path}"
+        return "no_socket", f"there is something else than a socket at {path}"
+    return "no_socket", f"{path}: {error.strerror or error}"
+
+
+def unreachable(path: str, error: OSError) -> Disconnected:
+    """The same as an exception."""
+    why, told = why_unreachable(path, error)
+    return Disconnected(told, "not_permitted" if why == "not_permitted" else "no_daemon")
 
 
 def hung_up(path: str, why: BaseException | None = None) -> Disconnected:

@@ -82,7 +82,9 @@ class Session:
     def invoke(self, frame: bytes, caller: str, request_id: str, waiter: Waiter) -> None:
         """The answer is a TransportResult. The same bytes that wait already are asked once, and answered to both."""
         known = self._invocations.get((caller, request_id))
-        if known is None:
+        if self._closed is not None:
+            waiter.settle(self._closed)
+        elif known is None:
             self._invocations[caller, request_id] = asked = Asked("invocation", frame, caller, request_id)
             self._ask(asked, waiter)
         elif known.frame == frame:
@@ -101,7 +103,7 @@ class Session:
 
     def meet(self, waiter: Waiter) -> None:
         """The answer is the connection's TransportWelcome."""
-        if self.welcome is not None:
+        if self.welcome is not None and self._closed is None:
             waiter.settle(self.welcome)
         else:
             self._ask(Asked("welcome", b""), waiter)
@@ -135,7 +137,6 @@ class Session:
 
     def _ask(self, asked: Asked, waiter: Waiter) -> None:
         if self._closed is not None:
-            self._forget(asked)
             waiter.settle(self._closed)
             return
         asked.join(waiter)
@@ -198,6 +199,7 @@ class Session:
         """Nothing is asked any more; why is what it was closed with first."""
         self._closed = self._closed or trouble
         self._fail_all(trouble)
+        self._invocations.clear()  # also those that were left: no answer of theirs will come
 
     def gave_up(self, waiter: Waiter) -> SidecarError:
         """Why a waiter that ran out of time has no answer."""

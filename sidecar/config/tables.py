@@ -27,7 +27,7 @@ from sidecar.config.keys import (
 from sidecar.config.values import CredentialName
 from sidecar.contract.ids import is_id
 from sidecar.contract.values import U64_MAX
-from sidecar.rules.framing import FRAME_BYTES_LIMIT
+from sidecar.rules.framing import FRAME_BYTES_LIMIT, SOCKET_PATH_BYTES_MAX
 
 _U32: Final = 2**32 - 1
 _COUNT: Final = 1_000_000
@@ -35,7 +35,6 @@ _BYTES: Final = 2**40
 _YEAR: Final = 366 * 86_400
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NOBODY_UID: Final = 65534  # how a user outside our user namespace looks, so nobody in particular
-SOCKET_PATH_BYTES_MAX: Final = 107  # sun_path holds 108 with its end
 
 
 def _as_it_stands(value: Any) -> Any:

@@ -25,13 +25,14 @@ from sidecar.conformance.driver_lines import BrokenLine, plain
 from sidecar.conformance.scenes import Action, ClientVector, Plain, Scene, joined
 from sidecar.conformance.stage import Stage
 from sidecar.conformance.verdicts import Verdict
+from sidecar.rules.framing import SOCKET_PATH_BYTES_MAX
 
 __all__ = ["NoDriver", "proven"]
 
 _SETTLE_SECONDS_MAX: Final = 2.0  # for what has been sent before the driver answered
 _CLOSING_SECONDS_MAX: Final = 0.25  # for a client that is still closing; one that never does is not held up for long
 _DEATHS_MAX: Final = 10
-_FOLDER_BYTES_MAX: Final = 95  # a socket's path has at most 107, and its name here some
+_FOLDER_BYTES_MAX: Final = SOCKET_PATH_BYTES_MAX - 12  # for its name here
 _BACKLOG: Final = 16
 
 

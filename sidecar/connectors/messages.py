@@ -5,12 +5,12 @@ Source: CONTRACT section 6.
 
 from __future__ import annotations
 
-import re
 from typing import Final
+
+from sidecar.contract.waits import wait_said
 
 MESSAGE_CHARACTERS_MAX: Final = 1024
 SHOWN: Final = "<credential>"
-_WAIT: Final = re.compile(r" \(the provider asks to wait ([0-9.e+-]{1,24}) s\)\Z")
 _PIECE: Final = 8  # so many characters in common with the credential are a piece of it
 _END_PIECE: Final = 4  # and so many at the very end, where a cut may have hidden the rest
 
@@ -31,17 +31,8 @@ def clean_message(text: str, secret: str | None = None) -> str:
 
 def with_wait(message: str, wait_seconds: float) -> str:
     """A clean message that ends with how long the provider asks to wait, and still is no longer than one may be."""
-    waiting = f" (the provider asks to wait {wait_seconds:.12g} s)"
+    waiting = wait_said(wait_seconds)
     return message[: MESSAGE_CHARACTERS_MAX - len(waiting)] + waiting
-
-
-def wait_in(message: str) -> float | None:
-    """The seconds that `with_wait` put into a message; None where it put none."""
-    found = _WAIT.search(message)
-    try:
-        return float(found[1]) if found else None
-    except ValueError:
-        return None
 
 
 def scrubbed(text: str, secret: str) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 
 PREFIX_BYTES: Final = 4
 FRAME_BYTES_LIMIT: Final = 2**24 - 1  # so the first byte of every frame is zero
-
+SOCKET_PATH_BYTES_MAX: Final = 107  # what the kernel takes: sun_path holds 108 with its closing NUL
 
 _PREFIX: Final = struct.Struct(">I")
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from sidecar.config.tables import SOCKET_PATH_BYTES_MAX
 from sidecar.contract.values import ProviderRequest
+from sidecar.rules.framing import SOCKET_PATH_BYTES_MAX
 from sidecar.testing.answered import is_answered
 from sidecar.testing.answers import Answers, On, Script
 from sidecar.testing.asked import AskedRequests

@@ -60,7 +60,7 @@ def _rows(directory: Path) -> dict[str, Callable[[], float]]:
     python = partial(_taken, sys.executable, "-c")
     rows = {
         "the interpreter alone": partial(python, _END),
-        "the interpreter and all imports": partial(python, f"import sidecar.cli.main; {_END}"),
+        "the interpreter and all imports": partial(python, f"import sidecar.cli.main, sidecar.cli.serve; {_END}"),
         "start to ready": partial(_ready, directory),
         "start to first answer": partial(_answer, directory),
         "start to ready, segments of 64 MiB": partial(

@@ -472,12 +472,12 @@ def test_a_socket_that_is_not_there_or_that_nobody_listens_on(run: Callable[...,
 
 
 def test_a_socket_that_this_user_may_not_use(tmp_path: Path) -> None:
-    """Root may use any, so it becomes nobody first."""
+    """Root may use any, so it becomes nobody first, with all modules read: nobody may not read them everywhere."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     drop = "os.setgroups([]); os.setgid(65534); os.setuid(65534)" if os.geteuid() == 0 else "pass"
     command = asking(closed / "s", "hello")
-    source = f"import os, sys; from sidecar.cli.main import main; {drop}; sys.exit(main({command!r}))"
+    source = f"import os, sys, sidecar.cli.call; from sidecar.cli.main import main; {drop}; sys.exit(main({command!r}))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == os.EX_NOPERM
     assert done.stderr.startswith(f"sidecar call: not_permitted: this user may not connect to {closed / 's'}; ")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from kit.daemon_process import wait_until, write_config
 
-from sidecar.cli.main import main
+from sidecar.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 CALL = ("call", "--socket", "s", "--model", "m")
@@ -68,3 +71,59 @@ def test_a_tool_that_takes_no_configuration_lists_no_code_of_one(
 ) -> None:
     _, out, _ = ended(capsys, "ledger", tool, "--help")
     assert ("   78  the configuration is wrong" in out) == takes
+
+
+# --- what a command loads ---------------------------------------------------------------------------------------
+
+ENDING = """
+import atexit, sys
+from sidecar.cli.main import main
+atexit.register(lambda: print(*sys.modules))
+sys.exit(main())
+"""
+NOT_FOR_SERVE = ("asyncio", "anyio", "sidecar.conformance", "sidecar.client", "sidecar.testing", "sidecar.cli.demo")
+
+
+def started(*words: str) -> subprocess.Popen[bytes]:
+    """The command in a fresh interpreter, which says at its end what it has loaded."""
+    command = [sys.executable, "-c", ENDING, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ, cwd=ROOT)
+
+
+def test_a_daemon_has_loaded_nothing_of_the_other_commands_when_it_ends(tmp_path: Path) -> None:
+    with started("serve", "--config", str(write_config(tmp_path))) as process:
+        try:
+            wait_until(lambda: (tmp_path / "s.sock").exists() or process.poll() is not None)
+            process.terminate()
+            loaded = process.communicate(timeout=30)[0].decode().split()
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "sidecar.service.daemon" in loaded
+    assert [name for name in loaded if name.startswith(NOT_FOR_SERVE)] == []
+
+
+@pytest.mark.parametrize("words", [("--help",), ("call", "--help"), ("status", "--help")])
+def test_what_only_asks_loads_nothing_of_a_daemon_and_neither_client(words: tuple[str, ...]) -> None:
+    with started(*words) as process:
+        loaded = process.communicate(timeout=30)[0].decode().splitlines()[-1].split()
+    assert process.returncode == 0
+    assert "sidecar.cli.main" in loaded
+    of_others = ("trio", "asyncio", "anyio", "sidecar.service", "sidecar.conformance", "sidecar.client.async_client")
+    assert [name for name in loaded if name.startswith((*of_others, "sidecar.client.blocking_client"))] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_module_that_says_what_it_takes(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    code, out, _ = ended(capsys, command, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: sidecar {command} ")
+
+
+def test_a_command_is_found_wherever_it_stands_and_a_text_may_be_the_name_of_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = ended(capsys, "--never", "check", "--config", "c")
+    assert code == os.EX_USAGE
+    assert err.endswith("sidecar check: unrecognized arguments: --never\n")
+    assert main(["call", "--socket", "/nowhere", "--model", "m", "demo"]) == os.EX_UNAVAILABLE

@@ -26,7 +26,7 @@ from goldens import published_values as published
 from sidecar.cli import output, status_table
 from sidecar.cli.exits import TRANSPORT_ERRORS
 from sidecar.cli.main import main
-from sidecar.cli.status import EXIT_CODES, add_arguments, status
+from sidecar.cli.status import EXIT_CODES, add_arguments, run
 from sidecar.contract.client_frames import LedgerState, TransportStatusReport
 from sidecar.contract.values import TransportErrorCode
 
@@ -160,7 +160,7 @@ def asked(at: Path, *words: str, pause: Callable[[float], None]) -> int:
     """In this process, with another wait between two reports."""
     parser = ArgumentParser()
     add_arguments(parser)
-    return status(parser.parse_args(["--socket", str(at), *words]), pause=pause)
+    return run(parser.parse_args(["--socket", str(at), *words]), pause=pause)
 
 
 def test_json_is_the_report_as_it_is_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kit import daemon_says
 from kit.fake_daemon import Peer, fake_daemon
 from kit.three_clients import Way
 
-from sidecar.client import AsyncClient, Disconnected, WhichCaller, new_request
+from sidecar.client import AsyncClient, Disconnected, TransportInvocation, WhichCaller, new_request
 
 
 @pytest.fixture(params=["trio", "asyncio"])
@@ -21,6 +22,16 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 def asked(request_id: str = "r1") -> Any:
     return new_request("npc", "hello", request_id=request_id)
+
+
+async def abandoned(client: AsyncClient, invocation: TransportInvocation) -> None:
+    """Invokes it, and stops waiting once it has gone out."""
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as both:
+            both.start_soon(client.invoke, invocation)
+            while not client._session._due.get(("invocation", "dungeon", "r1")):
+                await anyio.sleep(0)
+            scope.cancel()
 
 
 def test_a_cancelled_wait_leaves_the_request_running_and_its_bytes_get_the_answer(way: Way, path: Path) -> None:
@@ -36,12 +47,7 @@ def test_a_cancelled_wait_leaves_the_request_running_and_its_bytes_get_the_answe
     async def body() -> None:
         async with way.client(path) as client:
             invocation = client.prepare(asked())
-            with anyio.CancelScope() as scope:
-                async with anyio.create_task_group() as both:
-                    both.start_soon(client.invoke, invocation)
-                    while not client._session._due.get(("invocation", "dungeon", "r1")):
-                        await anyio.sleep(0)
-                    scope.cancel()
+            await abandoned(client, invocation)
             await client.status()
             assert (await client.invoke(invocation)).text == "late"
 
@@ -62,8 +68,7 @@ def test_asking_again_while_the_abandoned_one_runs_waits_for_the_same_answer(way
     async def body() -> None:
         async with way.client(path) as client:
             invocation = client.prepare(asked())
-            with anyio.move_on_after(0.05):
-                await client.invoke(invocation)
+            await abandoned(client, invocation)
             async with anyio.create_task_group() as both:
                 both.start_soon(client.status)
                 assert (await client.invoke(invocation)).text == "once"
@@ -71,6 +76,26 @@ def test_asking_again_while_the_abandoned_one_runs_waits_for_the_same_answer(way
     with fake_daemon(path, part) as fake:
         way.run(body)
         assert len(fake.frames("invocation")) == 1
+
+
+def test_an_abandoned_request_is_not_waited_for_once_the_client_is_closed(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            invocation = client.prepare(asked())
+            await abandoned(client, invocation)
+        assert client._session._invocations == {}
+        for call in (partial(client.invoke, invocation), partial(client.cancel, "r1"), client.status, client.connect):
+            with pytest.raises(Disconnected) as caught:
+                await call()
+            assert caught.value.fault == "closed"
+
+    with fake_daemon(path, part):
+        way.run(body)
 
 
 def test_the_whole_client_can_be_cancelled(way: Way, path: Path) -> None:
@@ -99,6 +124,27 @@ def test_a_broken_invariant_in_the_background_is_told_to_who_waits_and_to_who_cl
     with fake_daemon(path, part), pytest.raises(ExceptionGroup) as crash:
         way.run(body)
     assert crash.group_contains(TypeError)
+
+
+def test_it_may_be_closed_before_its_block_ends_and_again(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            await client.status()
+            await client.aclose()
+            with pytest.raises(Disconnected, match="was closed"):
+                await client.status()
+            await client.aclose()
+        await client.aclose()
+        await AsyncClient(path).aclose()  # never opened: there is nothing to close
+
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        peer.expect("status")
+        peer.say(daemon_says.status_report())
+        peer.until_hung_up()
+
+    with fake_daemon(path, part):
+        way.run(body)
 
 
 def test_it_may_be_opened_in_one_task_and_closed_in_another(way: Way, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -411,8 +412,38 @@ def test_an_invocation_takes_no_terms_beside_its_own(way: Way, path: Path) -> No
     async def body() -> None:
         async with way.client(path) as client:
             invocation = client.prepare(asked("r1"), max_cost_micro_usd=5)
-            with pytest.raises(TypeError, match="budget"):
-                await client.invoke(invocation, max_cost_micro_usd=6)
+            for beside in ({"max_cost_micro_usd": 100_000}, {"timeout_seconds": 60.0}, {"expires_at_unix_ms": None}):
+                with pytest.raises(TypeError, match="budget"):
+                    await client.invoke(invocation, **beside)
+                with pytest.raises(TypeError, match="budget"):
+                    await client.quote(invocation, **beside)
+                with pytest.raises(TypeError, match="budget"):
+                    client.stream(invocation, **beside)
+
+    way.run(body)
+
+
+def test_what_is_no_term_is_told_with_those_that_are(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            with pytest.raises(TypeError, match=r"'timeout': the terms of an invocation are .*timeout_seconds"):
+                await client.invoke(asked(), timeout=5)
+            with pytest.raises(TypeError, match="'timeout'"):
+                client.stream(asked(), timeout=5)
+
+    way.run(body)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, -1, -1e-9])
+def test_a_timeout_that_is_no_time_is_told_before_anything_is_asked(way: Way, path: Path, seconds: float) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            for call in (client.prepare, client.stream):
+                with pytest.raises(ValueError, match=r"timeout_seconds is .* from 0 on"):
+                    call(asked(), timeout_seconds=seconds)
+            for call in (client.invoke, client.quote):
+                with pytest.raises(ValueError, match=r"timeout_seconds is .* from 0 on"):
+                    await call(asked(), timeout_seconds=seconds)
 
     way.run(body)
 

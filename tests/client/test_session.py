@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kit import daemon_says
 
-from sidecar.client import answers, daemon_frames, errors, meanings, patience, pieces, session, waiting
+from sidecar.client import answers, daemon_frames, errors, meanings, patience, pieces, session, streaming, waiting
 from sidecar.client.answers import result_of
 from sidecar.client.asking import STATUS_FRAME, Terms, invocation_of, new_request, sealed, sealed_quote
 from sidecar.client.errors import DaemonError, Disconnected, NotADaemon, SidecarError
@@ -32,7 +32,7 @@ CALLER = daemon_says.CALLER
 INVOCATIONS: dict[str, TransportInvocation] = {
     name: invocation_of(new_request("npc", name, request_id=name), CALLER, Terms()) for name in IDS
 }
-PURE = [answers, daemon_frames, errors, meanings, patience, pieces, session, waiting]
+PURE = [answers, daemon_frames, errors, meanings, patience, pieces, session, streaming, waiting]
 
 
 @pytest.mark.parametrize("module", PURE, ids=lambda module: module.__name__.rsplit(".", 1)[1])

@@ -264,3 +264,39 @@ def test_a_second_stream_of_the_same_request_is_told_from_the_result(way: Way, p
 
     with fake_daemon(path, part):
         way.run(body)
+
+
+@pytest.mark.parametrize("wanted", ["invocation", "is_whole", "result"])
+def test_what_a_stream_has_not_yet_is_told_before_its_block(way: Way, path: Path, wanted: str) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            stream = client.stream(asked())
+            with pytest.raises(RuntimeError, match="the stream has"):
+                getattr(stream, wanted)
+            with pytest.raises(RuntimeError, match="inside its `with`"):
+                await anext(stream)
+
+    way.run(body)
+
+
+def test_a_stream_is_entered_once_and_its_invocation_makes_another(way: Way, path: Path) -> None:
+    def part(peer: Peer) -> None:
+        peer.welcome()
+        for _ in range(2):
+            peer.request_id()
+            peer.say(daemon_says.result("r1", "hello"))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client:
+            stream = client.stream(asked())
+            async with stream:
+                assert pieces_of([event async for event in stream]) == [(0, "hello")]
+            with pytest.raises(RuntimeError, match="entered once"):
+                async with stream:
+                    pass
+            assert stream.result.text == "hello"
+            assert await told(client, stream.invocation) == ([(0, "hello")], stream.result)
+
+    with fake_daemon(path, part):
+        way.run(body)

@@ -19,9 +19,9 @@ from sidecar.connectors import gemini_signatures
 from sidecar.connectors.gemini import url_of
 from sidecar.connectors.gemini_signatures import Signature
 from sidecar.connectors.kinds import KINDS
-from sidecar.connectors.messages import wait_in
 from sidecar.connectors.promise import Answer
 from sidecar.contract import values as v
+from sidecar.contract.waits import wait_in
 from sidecar.ops.credentials import Secret
 
 KEY = "AIza-canary-0123456789"

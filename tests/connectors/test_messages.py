@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.connectors.messages import MESSAGE_CHARACTERS_MAX, SHOWN, clean_message, scrubbed, wait_in, with_wait
+from sidecar.connectors.messages import MESSAGE_CHARACTERS_MAX, SHOWN, clean_message, scrubbed, with_wait
+from sidecar.contract.waits import wait_in
 
 SECRET = "sk-Zq8xW3vNpL5tRy2KmB7d"
 

@@ -42,6 +42,10 @@ class _ThreadedStream:
         self._stream = stream
 
     @property
+    def invocation(self) -> Any:
+        return self._stream.invocation
+
+    @property
     def is_whole(self) -> bool:
         return self._stream.is_whole
 

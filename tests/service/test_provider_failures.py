@@ -23,8 +23,8 @@ from kit.ledger_view import LedgerView
 from kit.road import receipt, said
 from kit.stub_http import Reply, StubProvider, chunked, head, stub_on_a_thread, whole
 
-from sidecar.connectors.messages import wait_in
 from sidecar.contract.values import STORED_AS_IS, BeginRecord, CompletedRecord
+from sidecar.contract.waits import wait_in
 
 SECRET = "sk-canary-Zq8xW3vNpL5tRy2KmB7d"
 RESPONSE_BYTES_MAX = 20_000
