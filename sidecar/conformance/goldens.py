@@ -52,7 +52,7 @@ class Goldens:
     def _json(self, path: Path) -> Any:
         try:
             return json.loads(self.text(str(path.relative_to(self.directory))))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise NoGoldens(f"{path} is no JSON: {error}") from None
 
 

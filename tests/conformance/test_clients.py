@@ -171,3 +171,13 @@ async def test_a_driver_that_reads_nothing_holds_nothing_up(tmp_path: Path) -> N
     )
     assert {one.state for one in told} == {"failed"}
     assert told[0].why[0] == "the driver has not answered within 1 s"
+
+
+@pytest.mark.parametrize("depth", [100, 900, 200_000])
+async def test_an_answer_that_is_nested_deeply_is_a_verdict(tmp_path: Path, depth: int) -> None:
+    opening = '{"driver": 1, "claims": ["encode"]}'
+    answer = '\'{"vector": "encode/the smallest", "outcomes": [\' + "[" * DEPTH + "]" * DEPTH + "]}"'
+    source = f"DEPTH = {depth}\nprint('{opening}', flush=True)\ninput()\nprint({answer}, flush=True)\ninput()\n"
+    told = await verdicts("encode/the smallest", command=[sys.executable, "-c", source])
+    assert [one.state for one in told] == ["failed"] * len(told)
+    assert "has more than 64 levels" in told[0].why[0]
