@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import trio
 from conformance import small_driver
 
 from sidecar.conformance.client_play import proven
@@ -181,3 +184,21 @@ async def test_an_answer_that_is_nested_deeply_is_a_verdict(tmp_path: Path, dept
     told = await verdicts("encode/the smallest", command=[sys.executable, "-c", source])
     assert [one.state for one in told] == ["failed"] * len(told)
     assert "has more than 64 levels" in told[0].why[0]
+
+
+async def test_of_what_a_driver_writes_to_stderr_only_the_end_is_kept_and_shown() -> None:
+    flood = "import sys\nfor _ in range(200): sys.stderr.write('x' * 1_000_000)\nsys.exit('\\nthe last word')"
+    with pytest.raises(NoDriver) as told:
+        await verdicts("encode/the smallest", command=[sys.executable, "-c", flood])
+    assert str(told.value).endswith("its stderr: the last word")
+    assert len(str(told.value)) < 3000
+
+
+async def test_a_stderr_that_somebody_else_holds_open_holds_nothing_up() -> None:
+    left = (
+        "import subprocess, sys\nsubprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL)"
+    )
+    print_pid = left.replace("subprocess.Popen", "one = subprocess.Popen") + "\nsys.exit(f'left {one.pid}')"
+    with trio.fail_after(30), pytest.raises(NoDriver, match=r"its stderr: left \d+") as told:
+        await verdicts("encode/the smallest", command=[sys.executable, "-c", print_pid])
+    os.kill(int(str(told.value).rpartition(" ")[2]), signal.SIGKILL)
