@@ -215,11 +215,10 @@ def test_stopped_beside_a_daemon_that_says_nothing_it_ends(number: signal.Signal
         listening.bind(str(tmp_path / "s"))
         listening.listen(1)
         command = [sys.executable, "-m", "sidecar", "conformance", "--socket", str(tmp_path / "s")]
-        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-            with listening.accept()[0] as connection:
-                assert connection.recv(1)
-                process.send_signal(number)
-                assert process.wait(timeout=30) == 128 + number
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process, listening.accept()[0] as connection:
+            assert connection.recv(1)
+            process.send_signal(number)
+            assert process.wait(timeout=30) == 128 + number
 
 
 def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
