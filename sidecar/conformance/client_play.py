@@ -195,9 +195,13 @@ def _parted(end: Plain, outcome: Plain) -> str | None:
 
 
 def _wrong_events(action: Action, told: list[Plain], where: str) -> list[str]:
-    """The pieces, put together, must be what the result says; a stream without a result is not held to any."""
-    wanted = [end["transported"]["events"] for end in action.ends if "transported" in end]
-    if not wanted:
+    """The pieces, put together, must be what the result says, or what came live where that says less.
+
+    A stream without either is not held to any.
+    """
+    of_results = [end["transported"]["events"] for end in action.ends if "transported" in end]
+    if action.told is None and not of_results:
         return []
-    parted = value_difference(wanted[0], told, "event")
-    return [f"{where} the events that it told, put together, are not those of the result: {parted}"] if parted else []
+    wanted, whose = (of_results[0], "of the result") if action.told is None else (plain(action.told), "that came live")
+    parted = value_difference(wanted, told, "event")
+    return [f"{where} the events that it told, put together, are not those {whose}: {parted}"] if parted else []
