@@ -21,14 +21,14 @@ from typing import Final, TypeVar
 import trio
 from msgspec import Struct, to_builtins
 
-from sidecar.cli.exits import INTERRUPTED, TERMINATED
+from sidecar.cli.exits import HUNG_UP, INTERRUPTED, TERMINATED
 from sidecar.cli.output import fault_out, line_out, say
 from sidecar.cli.stops import Stopped, Stops
 from sidecar.conformance.client_play import NoDriver, proven
 from sidecar.conformance.client_vectors import client_vectors
 from sidecar.conformance.daemon_play import NoDaemon, played, terms_of
 from sidecar.conformance.daemon_vectors import Conversation, conversations
-from sidecar.conformance.goldens import Goldens, NoGoldens, found
+from sidecar.conformance.goldens import Goldens, NoGoldens, found, installed_at
 from sidecar.conformance.scenes import ClientVector
 from sidecar.conformance.verdicts import State, Verdict, counted
 
@@ -47,8 +47,9 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     os.EX_NOINPUT: "no goldens",
     os.EX_UNAVAILABLE: "no daemon on the socket that could be played against, or no driver that speaks",
     os.EX_CANTCREAT: "the daemon's files can't be written",
-    INTERRUPTED: "stopped by hand: the driver is ended with whatever it has started, and the rest not played",
-    TERMINATED: "the same, stopped by a signal",
+    HUNG_UP: "stopped by SIGHUP: the driver is ended with whatever it has started, and the rest not played",
+    INTERRUPTED: "the same, stopped by hand",
+    TERMINATED: "the same, stopped by SIGTERM",
 }
 
 Vector = TypeVar("Vector", Conversation, ClientVector)
@@ -79,8 +80,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=_seconds, default=20.0, metavar="SECONDS", help="for each vector; default: %(default)g")
     add("--json", action="store_true", help="one JSON object with every vector's verdict; default: off")
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
-    parser.epilog = f"Formats: goldens/README.md and goldens/DRIVERS.md.\n\nexit codes:\n{codes}"
+    parser.epilog = f"{_where()}\n\nexit codes:\n{codes}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def _where() -> str:
+    """Where an installation has what whoever writes a client or a driver reads."""
+    goldens = installed_at()
+    if goldens is None:
+        return "This installation has no goldens."
+    told = (
+        ("the goldens", goldens),
+        ("their formats", goldens / "README.md"),
+        ("what a driver does", goldens / "DRIVERS.md"),
+        ("JSON Schemas of every frame", goldens.parent / "schemas"),
+    )
+    return "\n".join(f"{what + ':':<28} {path}" for what, path in told)
 
 
 def asked_by(arguments: argparse.Namespace) -> Asked:

@@ -229,7 +229,28 @@ def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> N
         assert f"{code:>3}  {meaning}" in said
 
 
-def test_a_wheel_carries_the_goldens_where_they_are_looked_for() -> None:
+def test_a_wheel_carries_the_goldens_where_they_are_looked_for_and_the_schemas_beside_them() -> None:
     project = tomllib.loads((Path(sidecar.__file__).parents[1] / "pyproject.toml").read_text())
-    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]["goldens"]
-    assert Path(sidecar.__file__).parents[1] / carried == goldens._PLACES[0]
+    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert Path(sidecar.__file__).parents[1] / carried["goldens"] == goldens._PLACES[0]
+    assert Path(sidecar.__file__).parents[1] / carried["schemas"] == goldens._PLACES[0].parent / "schemas"
+
+
+def test_the_help_says_where_the_goldens_and_the_schemas_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = Path(sidecar.__file__).parents[1]
+    with pytest.raises(SystemExit):
+        run("--help")
+    said = capsys.readouterr().out
+    for place in ("goldens", "goldens/README.md", "goldens/DRIVERS.md", "schemas"):
+        assert f" {root / place}\n" in said
+        assert (root / place).exists()
+    odd = tmp_path / "100%s"
+    for inner in ("values", "transcripts"):
+        (odd / inner).mkdir(parents=True)
+    for places, told in (((odd,), f"{odd}/README.md\n"), ((), "This installation has no goldens.\n")):
+        monkeypatch.setattr(goldens, "_PLACES", places)
+        with pytest.raises(SystemExit):
+            run("--help")
+        assert told in capsys.readouterr().out
