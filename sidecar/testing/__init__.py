@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from sidecar.testing.answers import Call
     from sidecar.testing.daemon import Daemon, spawned
-    from sidecar.testing.faults import KitFault
+    from sidecar.testing.faults import KitFault, NotAsked
 
-__all__ = ["Call", "Daemon", "KitFault", "spawned"]
+__all__ = ["Call", "Daemon", "KitFault", "NotAsked", "spawned"]
 
-_HOMES: Final = {"Call": "answers", "Daemon": "daemon", "KitFault": "faults", "spawned": "daemon"}
+_HOMES: Final = {"Call": "answers", "Daemon": "daemon", "KitFault": "faults", "NotAsked": "faults", "spawned": "daemon"}
 
 
 def __getattr__(name: str) -> Any:
