@@ -73,6 +73,8 @@ CAUGHT = {
     "late events": ("streams/a text in pieces", "driver to tell of the live event"),
     "tells twice": ("streams/a text in pieces", "put together, are not those of the result: event[0].payload"),
     "tells no rest": ("streams/the rest was dropped", 'text is "A stair" in place of "A staircase'),
+    "tells again what is void": ("streams/the connection is lost, and the daemon", "not those that came live: event"),
+    "wants all in the result": ("streams/a failed outcome without", "the outcome is no_answer in place of transported"),
     "text only": ("streams/every kind of event", "are not those of the result: event[0].payload.ReasoningState is"),
     "refused is completed": ("results/Refused CostBound", "the outcome is transported in place of refused"),
     "makes up an answer": ("no daemon/HTTP, as the answer", "the outcome is transported in place of no_answer"),
