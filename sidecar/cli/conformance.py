@@ -12,20 +12,23 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import trio
 from msgspec import Struct, to_builtins
 
+from sidecar.cli.exits import HUNG_UP, INTERRUPTED, TERMINATED
 from sidecar.cli.output import fault_out, line_out, say
+from sidecar.cli.stops import Stopped, Stops
 from sidecar.conformance.client_play import NoDriver, proven
 from sidecar.conformance.client_vectors import client_vectors
 from sidecar.conformance.daemon_play import NoDaemon, played, terms_of
 from sidecar.conformance.daemon_vectors import Conversation, conversations
-from sidecar.conformance.goldens import Goldens, NoGoldens, found
+from sidecar.conformance.goldens import Goldens, NoGoldens, found, installed_at
 from sidecar.conformance.scenes import ClientVector
 from sidecar.conformance.verdicts import State, Verdict, counted
 
@@ -44,6 +47,9 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     os.EX_NOINPUT: "no goldens",
     os.EX_UNAVAILABLE: "no daemon on the socket that could be played against, or no driver that speaks",
     os.EX_CANTCREAT: "the daemon's files can't be written",
+    HUNG_UP: "stopped by SIGHUP: the driver is ended with whatever it has started, and the rest not played",
+    INTERRUPTED: "the same, stopped by hand",
+    TERMINATED: "the same, stopped by SIGTERM",
 }
 
 Vector = TypeVar("Vector", Conversation, ClientVector)
@@ -74,8 +80,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=_seconds, default=20.0, metavar="SECONDS", help="for each vector; default: %(default)g")
     add("--json", action="store_true", help="one JSON object with every vector's verdict; default: off")
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
-    parser.epilog = f"Formats: goldens/README.md and goldens/DRIVERS.md.\n\nexit codes:\n{codes}"
+    parser.epilog = f"{_where()}\n\nexit codes:\n{codes}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def _where() -> str:
+    """Where an installation has what whoever writes a client or a driver reads."""
+    goldens = installed_at()
+    if goldens is None:
+        return "This installation has no goldens."
+    told = (
+        ("the goldens", goldens),
+        ("their formats", goldens / "README.md"),
+        ("what a driver does", goldens / "DRIVERS.md"),
+        ("JSON Schemas of every frame", goldens.parent / "schemas"),
+    )
+    return "\n".join(f"{what + ':':<28} {path}" for what, path in told)
 
 
 def asked_by(arguments: argparse.Namespace) -> Asked:
@@ -110,6 +130,8 @@ def conformance(asked: Asked) -> int:
         return _fault(asked, os.EX_NOINPUT, str(missing))
     except (NoDaemon, NoDriver) as none:
         return _fault(asked, os.EX_UNAVAILABLE, str(none))
+    except Stopped as stopped:
+        return _fault(asked, stopped.exit_code, stopped.by)
 
 
 def _fault(asked: Asked, exit_code: int, why: str) -> int:
@@ -176,23 +198,32 @@ def _proven(asked: Asked, goldens: Goldens) -> int:
         if not asked.as_json and verdict.state != "passed":
             _told(verdict)
 
-    if asked.socket is not None:
-        playing = _chosen(conversations(goldens), asked.only)
-        if playing:
-            trio.run(_play, playing, asked.socket, asked.timeout_seconds, tell)
-    else:
-        assert asked.client is not None
-        proving = _chosen(client_vectors(goldens), asked.only)
-        if proving:
-            trio.run(_prove, proving, asked.client, asked.timeout_seconds, tell)
+    with Stops() as stops:  # which raises Stopped where it is left, once the run has ended what it has started
+        if asked.socket is not None:
+            playing = _chosen(conversations(goldens), asked.only)
+            play = partial(_play, playing, asked.socket, asked.timeout_seconds, tell)
+        else:
+            assert asked.client is not None
+            proving = _chosen(client_vectors(goldens), asked.only)
+            play = partial(_prove, proving, asked.client, asked.timeout_seconds, tell)
+        trio.run(_until_stopped, stops, play)
     if not verdicts:
         return _fault(asked, os.EX_USAGE, f"no vector is called {' or '.join(asked.only)}; --list names them all")
     return _summed_up(asked, verdicts)
 
 
+async def _until_stopped(stops: Stops, play: Callable[[], Awaitable[None]]) -> None:
+    """Cancels it at a stop signal; whoever is cancelled ends what runs, and leaves nothing behind."""
+    token = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope, stops.telling(partial(token.run_sync_soon, scope.cancel, idempotent=True)):
+        await play()
+
+
 async def _play(
     playing: list[Conversation], socket: Path, timeout_seconds: float, tell: Callable[[Verdict], None]
 ) -> None:
+    if not playing:
+        return
     terms = await terms_of(socket, timeout_seconds=timeout_seconds)
     await played(playing, socket, terms, timeout_seconds=timeout_seconds, tell=tell)
 
@@ -200,6 +231,8 @@ async def _play(
 async def _prove(
     proving: list[ClientVector], command: str, timeout_seconds: float, tell: Callable[[Verdict], None]
 ) -> None:
+    if not proving:
+        return
     await proven(proving, _split(command), timeout_seconds=timeout_seconds, tell=tell)
 
 

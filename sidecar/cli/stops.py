@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -30,6 +30,7 @@ class Stops:
     def __init__(self) -> None:
         self._noted: int | None = None
         self._raises = False
+        self._tell: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -55,8 +56,21 @@ class Stops:
         finally:
             self._raises = False
 
+    @contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """For a stretch that ends itself: `tell` is called from the signal's handler, also for one that came before."""
+        self._tell = tell
+        try:
+            if self._noted is not None:
+                tell()
+            yield
+        finally:
+            self._tell = None
+
     def _note(self, number: int, _: FrameType | None) -> None:
         self._noted = number
+        if self._tell is not None:
+            self._tell()
         if self._raises:
             self._raise_noted()
 

@@ -44,21 +44,34 @@ async def proven(
     with TemporaryDirectory(prefix="sidecar-") as folder:
         if len(os.fsencode(folder)) > _FOLDER_BYTES_MAX:
             raise NoDriver(f"no socket can be made in {folder}: set TMPDIR to a directory with a shorter name")
-        driver = Driver(command, Path(folder) / "stderr", start_seconds_max=timeout_seconds)
-        deaths = 0
-        try:
-            await driver.start()
-            for number, vector in enumerate(vectors):
-                if deaths >= _DEATHS_MAX:
-                    tell(Verdict(vector.name, "not_played", (f"the driver has ended {deaths} times",)))
-                    continue
-                await driver.start()
-                verdict, alive = await _proven(vector, driver, Path(folder) / f"{number}.s", timeout_seconds)
-                deaths += not alive
-                tell(verdict)
-            await driver.end()
-        finally:
-            await driver.stop()
+        fault: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            driver = Driver(command, nursery, start_seconds_max=timeout_seconds)
+            try:
+                await _all_proven(vectors, driver, Path(folder), timeout_seconds, tell)
+            except Exception as ended:
+                fault = ended  # raised below as it is: a nursery would make a group of it
+            finally:
+                await driver.stop()
+        if fault is not None:
+            raise fault
+
+
+async def _all_proven(
+    vectors: Iterable[ClientVector], driver: Driver, folder: Path, timeout_seconds: float,
+    tell: Callable[[Verdict], None],
+) -> None:  # fmt: skip
+    await driver.start()
+    deaths = 0
+    for number, vector in enumerate(vectors):
+        if deaths >= _DEATHS_MAX:
+            tell(Verdict(vector.name, "not_played", (f"the driver has ended {deaths} times",)))
+            continue
+        await driver.start()
+        verdict, alive = await _proven(vector, driver, folder / f"{number}.s", timeout_seconds)
+        deaths += not alive
+        tell(verdict)
+    await driver.end()
 
 
 async def _proven(vector: ClientVector, driver: Driver, socket: Path, timeout_seconds: float) -> tuple[Verdict, bool]:
@@ -183,9 +196,13 @@ def _parted(end: Plain, outcome: Plain) -> str | None:
 
 
 def _wrong_events(action: Action, told: list[Plain], where: str) -> list[str]:
-    """The pieces, put together, must be what the result says; a stream without a result is not held to any."""
-    wanted = [end["transported"]["events"] for end in action.ends if "transported" in end]
-    if not wanted:
+    """The pieces, put together, must be what the result says, or what came live where that says less.
+
+    A stream without either is not held to any.
+    """
+    of_results = [end["transported"]["events"] for end in action.ends if "transported" in end]
+    if action.told is None and not of_results:
         return []
-    parted = value_difference(wanted[0], told, "event")
-    return [f"{where} the events that it told, put together, are not those of the result: {parted}"] if parted else []
+    wanted, whose = (of_results[0], "of the result") if action.told is None else (plain(action.told), "that came live")
+    parted = value_difference(wanted, told, "event")
+    return [f"{where} the events that it told, put together, are not those {whose}: {parted}"] if parted else []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from msgspec import structs
+
 from sidecar.conformance.scenes import (
     EXPIRY_MS,
     ClientVector,
@@ -29,6 +31,8 @@ _PIECES: Final = ("A stair", "case \U0001f409 ", "leads down.")
 _CALL: Final = v.TransportEventPayload(tool_call=v.ToolCall(call_id="call_1", name="look", arguments='{"at":"door"}'))
 _STATE: Final = v.TransportEventPayload(reasoning_state=v.EmittedReasoningState(state=bytes(range(256))))
 _FAILED: Final = v.TransportOutcome(failed=v.Failed(kind="unavailable", message="the stream was cut"))
+
+_TOO_LARGE: Final = v.TransportOutcome(failed=v.Failed(kind="result_size", message="more than a result may have"))
 
 _TEXT: Final = (event(0, text_delta(_WHOLE)),)
 _MIXED: Final = (event(0, _STATE), event(1, text_delta(_WHOLE)), event(2, _CALL), event(3, text_delta("Go on.")))
@@ -139,6 +143,21 @@ async def _failed(stage: Stage) -> None:
     await _end(arrival, (_piece(0),), outcome=_FAILED)
 
 
+async def _failed_with_nothing(stage: Stage) -> None:
+    """The whole was too large to be recorded, so the result has no events; what was told is told."""
+    arrival = await stage.asked()
+    await _send(arrival, event(0, _STATE), _piece(0, 1))
+    await stage.handed(0, event(0, _STATE), _piece(0, 1))
+    await _end(arrival, (), outcome=_TOO_LARGE)
+
+
+def _too_large(now_unix_ms: int) -> Scene:
+    asked = invocation(request(), now_unix_ms + EXPIRY_MS)
+    action = stream(asked).ending(end_of(result_to(asked, outcome=_TOO_LARGE)))
+    told = (event(0, _STATE), _piece(0, 1))
+    return Scene(actions=(structs.replace(action, told=told),), serves=_failed_with_nothing)
+
+
 async def _refused(stage: Stage) -> None:
     arrival = await stage.asked()
     await arrival.line.send(canonical.encode(v.refused("dungeon", "turn-1", "Capacity")))
@@ -169,6 +188,21 @@ async def _then_joined(stage: Stage) -> None:
     again = await stage.asked()
     await _send(again, _piece(2))
     await _end(again, _TEXT)
+
+
+async def _then_indeterminate(stage: Stage) -> None:
+    """The daemon was killed in mid-stream: after its restart it can't know what the provider did."""
+    arrival = await stage.asked()
+    await _send(arrival, _piece(0))
+    await stage.handed(0, _piece(0))
+    await arrival.line.hang_up()
+    again = await stage.asked()
+    await again.line.send(canonical.encode(v.refused("dungeon", "turn-1", "Indeterminate")))
+
+
+def _restarted(now_unix_ms: int) -> Scene:
+    action = stream(invocation(request(), now_unix_ms + EXPIRY_MS)).ending({"refused": "Indeterminate"})
+    return Scene(actions=(structs.replace(action, told=(_piece(0),)),), serves=_then_indeterminate)
 
 
 # --- two requests -----------------------------------------------------------------------------------------------
@@ -206,8 +240,10 @@ _SCENES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[int], Scene]]]] = {
     "the first were dropped": ((), _one(_MIXED, _first_dropped)),
     "none came live": ((), _one(_MIXED, _none_live)),
     "a failed outcome": ((), _one((_piece(0),), _failed, outcome=_FAILED)),
+    "a failed outcome without the events that came live": ((), _too_large),
     "a refusal": ((), _refusal),
     "the connection is lost, and the request has ended": (("resend",), _one(_TEXT, _then_replayed)),
     "the connection is lost, and the request runs on": (("resend",), _one(_TEXT, _then_joined)),
+    "the connection is lost, and the daemon has crashed": (("resend",), _restarted),
     "two requests interleaved": (("concurrent",), _both),
 }

@@ -287,6 +287,8 @@ _SCENES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[int], Scene]]]] = {
 
 # --- what is no daemon ------------------------------------------------------------------------------------------
 
+_DEEP: Final = 50_000  # levels, which no stack has
+_RESULT_SCHEMA: Final = b"\xa9schema_id\xd9" + bytes([len(v.TRANSPORT_RESULT)]) + v.TRANSPORT_RESULT.encode()
 _GARBAGE: Final[Mapping[str, bytes]] = {
     "HTTP": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
     "TLS": bytes.fromhex("15030100020246"),
@@ -298,6 +300,11 @@ _GARBAGE: Final[Mapping[str, bytes]] = {
     "a frame that is nil": framed(b"\xc0"),
     "a frame that is no MessagePack": framed(b"\xc1\xc1\xc1\xc1"),
     "a frame that is cut inside": framed(b"\x82\xa9schema_id"),
+    "a frame that is nested deeply": framed(b"\x91" * _DEEP + b"\xc0"),
+    "maps that are nested deeply": framed(b"\x81\xa1x" * _DEEP + b"\xc0"),
+    "a result that is nested deeply": framed(
+        b"\x82\xabdisposition" + b"\x81\xabTransported" * _DEEP + b"\xc0" + _RESULT_SCHEMA
+    ),
     "a map without schema_id": framed(b"\x80"),
     "a schema_id that is no string": framed(b"\x81\xa9schema_id\x01"),
 }

@@ -96,11 +96,13 @@ async def terms_of(socket: Path, *, timeout_seconds: float) -> Terms:
     now = time.time_ns() // 1_000_000
     try:
         welcome = _welcomes.decode(answer)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         value = decoded(answer)
         if isinstance(value, dict) and value.get("code") == "unknown_schema":
             return Terms(_FRAME_BYTES_DEFAULT, now)
-        raise NoDaemon(f"what listens on {socket} answers a hello with {shown(value)}") from None
+        raise NoDaemon(
+            f"what listens on {socket} answers a hello with {shown(answer if value is None else value)}"
+        ) from None
     if CALLER not in welcome.callers:
         raise NoDaemon(
             f"the daemon on {socket} does not let this user call as {CALLER}: start one on what"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-_LEVELS_MAX: Final = 64
+LEVELS_MAX: Final = 64  # far more than anything published has
 _SHOWN_CHARACTERS_MAX: Final = 120
 _DIGEST: Final = "_sha256"  # how the names of digests end
 _DIGEST_BYTES: Final = 32
@@ -198,8 +198,8 @@ _FIXED: Final[dict[int, tuple[str, int, Callable[[bytes], Any]]]] = {
 
 def _read(frame: bytes, at: int, level: int) -> tuple[_Node, int]:
     """The value that begins there, and where it ends."""
-    if level > _LEVELS_MAX:
-        raise _Broken(f"more than {_LEVELS_MAX} levels")
+    if level > LEVELS_MAX:
+        raise _Broken(f"more than {LEVELS_MAX} levels")
     first = _taken(frame, at, 1)[0]
     if first in _CONSTANTS:
         kind, constant = _CONSTANTS[first]

@@ -1,7 +1,8 @@
 """A driver's process: started when it is needed, spoken to in lines, stopped without mercy.
 
 Nothing that it does can hold the runner up: every wait for it stands under the
-deadline of a vector, a line is bounded, and its stderr goes to a file.
+deadline of a vector, a line is bounded, and its stderr is read all the time by a
+task of its own, which keeps the end of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -20,7 +20,9 @@ from sidecar.conformance.driver_lines import CLAIMS, LINE_BYTES_MAX, BrokenLine,
 
 PROTOCOL: Final = 1
 _END_SECONDS_MAX: Final = 5.0  # for a driver whose stdin has ended
-_STDERR_BYTES_SHOWN: Final = 2000
+_STDERR_SECONDS_MAX: Final = 0.5  # for the rest of it, where somebody outside the driver's group holds it open
+_STDERR_BYTES_KEPT: Final = 2000
+_STDERR_LINES_SHOWN: Final = 8
 _RECEIVE_BYTES_MAX: Final = 65_536
 
 
@@ -29,11 +31,16 @@ class NoDriver(Exception):
 
 
 class Driver:
-    """One command, started again after each end. `claims` are those of its last opening line."""
+    """One command, started again after each end. `claims` are those of its last opening line.
 
-    def __init__(self, command: Sequence[str], stderr: Path, *, start_seconds_max: float) -> None:
+    What reads its stderr runs in `nursery`.
+    """
+
+    def __init__(self, command: Sequence[str], nursery: trio.Nursery, *, start_seconds_max: float) -> None:
         self._command = command
-        self._stderr = stderr
+        self._nursery = nursery
+        self._stderr = bytearray()
+        self._stderr_over = trio.Event()
         self._start_seconds_max = start_seconds_max
         self._process: trio.Process | None = None
         self._received = bytearray()
@@ -46,16 +53,18 @@ class Driver:
             return
         self._received.clear()
         try:
-            with self._stderr.open("wb") as sink:
-                self._process = await trio.lowlevel.open_process(
-                    list(self._command),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=sink,
-                    start_new_session=True,
-                )
+            self._process = await trio.lowlevel.open_process(
+                list(self._command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except OSError as error:
             raise NoDriver(f"{self._command[0]} can't be started: {error.strerror or error}") from None
+        assert self._process.stderr is not None
+        self._stderr, self._stderr_over = bytearray(), trio.Event()
+        self._nursery.start_soon(_kept, self._process.stderr, self._stderr, self._stderr_over)
         opening: dict[str, Any] | None = None
         with trio.move_on_after(self._start_seconds_max) as patience:
             try:
@@ -127,13 +136,24 @@ class Driver:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-            for pipe in (process.stdin, process.stdout):
+            with trio.move_on_after(_STDERR_SECONDS_MAX):
+                await self._stderr_over.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     await pipe.aclose()
 
     def said(self) -> list[str]:
         """The end of what it has written to stderr, a line each."""
-        with contextlib.suppress(OSError):
-            text = self._stderr.read_bytes()[-_STDERR_BYTES_SHOWN:].decode(errors="replace").strip()
-            return [f"its stderr: {one}" for one in text.splitlines()[-8:]]
-        return []
+        lines = self._stderr.decode(errors="replace").strip().splitlines()
+        return [f"its stderr: {one}" for one in lines[-_STDERR_LINES_SHOWN:]]
+
+
+async def _kept(stderr: trio.abc.ReceiveStream, kept: bytearray, over: trio.Event) -> None:
+    """Reads until the end, or until it is closed; the last bytes stay in `kept`."""
+    try:
+        with contextlib.suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+            while received := await stderr.receive_some(_RECEIVE_BYTES_MAX):
+                kept += received
+                del kept[:-_STDERR_BYTES_KEPT]
+    finally:
+        over.set()

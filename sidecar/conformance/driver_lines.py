@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sidecar.conformance.differences import shown
+from sidecar.conformance.differences import LEVELS_MAX, shown
 
 SAFE_INTEGER_MAX: Final = 2**53 - 1  # what a parser that reads numbers as doubles keeps
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024  # of what a driver writes
@@ -33,10 +33,12 @@ def read_line(received: bytes) -> dict[str, Any]:
     try:
         value = json.loads(received)
     except ValueError as error:
-        raise BrokenLine(f"{shown(received.decode(errors='replace'))} is no JSON: {error}") from None
+        raise BrokenLine(f"{_start(received)} is no JSON: {error}") from None
+    except RecursionError:
+        raise _too_deep(received) from None
     if not isinstance(value, dict):
-        raise BrokenLine(f"{shown(value)} is no JSON object")
-    read = _read(value)
+        raise BrokenLine(f"{_start(received)} is no JSON object")
+    read = _read(value, 1, received)
     assert isinstance(read, dict)
     return read
 
@@ -51,13 +53,24 @@ def _spelt(value: Any) -> Any:
     return value
 
 
-def _read(value: Any) -> Any:
+def _start(received: bytes) -> str:
+    return shown(received.decode(errors="replace"))
+
+
+def _too_deep(received: bytes) -> BrokenLine:
+    return BrokenLine(f"{_start(received)} has more than {LEVELS_MAX} levels")
+
+
+def _read(value: Any, level: int, received: bytes) -> Any:
+    """So bounded that whatever reads the value may call itself for each level."""
+    if isinstance(value, dict | list) and level > LEVELS_MAX:
+        raise _too_deep(received)
     if isinstance(value, list):
-        return [_read(inner) for inner in value]
+        return [_read(inner, level + 1, received) for inner in value]
     if not isinstance(value, dict):
         return value
     if value.keys() != {"$int"}:
-        return {key: _read(inner) for key, inner in value.items()}
+        return {key: _read(inner, level + 1, received) for key, inner in value.items()}
     digits = value["$int"]
     if not (isinstance(digits, str) and digits.isascii() and digits.isdecimal() and len(digits) <= 20):
         raise BrokenLine(f"$int is {shown(digits)}; it is the digits of an integer")

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sidecar.conformance.differences import LEVELS_MAX
 from sidecar.contract.client_frames import TRANSPORT_CANCEL, TRANSPORT_QUOTE
 from sidecar.contract.values import TRANSPORT_INVOCATION
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSize, FrameSplitter, framed
@@ -34,11 +35,23 @@ def _without_nil(value: Any) -> Any:
 
 
 def decoded(frame: bytes) -> Any:
-    """A frame as a plain value; None for what is no MessagePack."""
+    """A frame as a plain value; None for what is no MessagePack, or none that a published value could be.
+
+    So whatever reads the value may call itself for each level, and take every key for a string.
+    """
     try:
-        return msgspec.msgpack.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        value = msgspec.msgpack.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    return value if _is_plain(value, 1) else None
+
+
+def _is_plain(value: Any, level: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    if level > LEVELS_MAX or (isinstance(value, dict) and not all(isinstance(key, str) for key in value)):
+        return False
+    return all(_is_plain(inner, level + 1) for inner in (value.values() if isinstance(value, dict) else value))
 
 
 def frames_in(received: bytes) -> list[bytes] | None:

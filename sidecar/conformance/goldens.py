@@ -52,19 +52,27 @@ class Goldens:
     def _json(self, path: Path) -> Any:
         try:
             return json.loads(self.text(str(path.relative_to(self.directory))))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise NoGoldens(f"{path} is no JSON: {error}") from None
 
 
 def found(directory: Path | None = None) -> Goldens:
     """The goldens in this directory; without one those of this installation. Raises NoGoldens."""
-    places = _PLACES if directory is None else (directory,)
-    for place in places:
-        if (place / "values").is_dir() and (place / "transcripts").is_dir():
-            return Goldens(place)
+    place = installed_at() if directory is None else directory if _holds_goldens(directory) else None
+    if place is not None:
+        return Goldens(place)
     if directory is None:
         raise NoGoldens("this installation has no goldens: name their directory with --goldens")
     raise NoGoldens(f"{directory} holds no goldens: it needs values/ and transcripts/")
+
+
+def installed_at() -> Path | None:
+    """The directory of this installation's goldens; `schemas/` stands beside it."""
+    return next(filter(_holds_goldens, _PLACES), None)
+
+
+def _holds_goldens(directory: Path) -> bool:
+    return (directory / "values").is_dir() and (directory / "transcripts").is_dir()
 
 
 def read_bytes(spelt: Any) -> bytes:

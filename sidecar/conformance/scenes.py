@@ -42,13 +42,15 @@ class Action(Struct, frozen=True, kw_only=True):
     """One thing that a client is to do.
 
     `said` is what the driver is told, `frame` what must come on the socket, and
-    `ends` the outcomes that are right, any of them.
+    `ends` the outcomes that are right, any of them. `told` are the events that a
+    stream must have told where they are not those of its result.
     """
 
     said: Plain
     frame: bytes
     ends: tuple[Plain, ...] = ()
     invocation: v.TransportInvocation | None = None
+    told: tuple[v.TransportEvent, ...] | None = None
 
     @property
     def do(self) -> str:

@@ -18,7 +18,7 @@
     stop = "end_turn"           # any stop reason; by default the one that fits the answer
     fail = {kind = "rate_limited", message = "slow down"}   # after the deltas; any failure kind
     nothing_sent = true         # the failure came before a byte left, so it costs nothing
-    reject = "too odd"          # refused before sending, where no earlier rule without `times` matches
+    reject = "too odd"          # refused before sending, where no earlier rule without `times` matches; never counted
     hang = true                 # never ends; only the deadline helps
 
 The first rule that matches answers; a request that no rule matches is echoed.
@@ -133,6 +133,8 @@ def _rule(table: Any, path: str, complaints: Complaints) -> Rule | None:
         complaints.add(path, "repeat is for a rule with deltas")
     if values["nothing_sent"] and not values["fail"]:
         complaints.add(path, "nothing_sent is for a rule with fail")
+    if values["times"] is not None and values["reject"]:
+        complaints.add(f"{path}.times", "a rejection is not counted, it holds for every such request: leave times out")
     return Rule(**values)
 
 

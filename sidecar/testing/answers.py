@@ -109,7 +109,7 @@ class Answers(ABC):
         self._say({"deltas": list(deltas), "hang": True, **how})
 
     def rejects(self, why: str) -> None:
-        """Refused (`ProviderRejected`) before anything is sent; `why` is in `daemon.refused`."""
+        """Refused (`ProviderRejected`) before anything is sent; `why` is in `daemon.refused`. It is never counted."""
         self._say({"reject": why})
 
 
@@ -175,8 +175,6 @@ def _call(call: Call) -> dict[str, Any]:
 
 
 def _check(rule: Mapping[str, Any]) -> None:
-    if "times" in rule and "reject" in rule:
-        raise WrongRule("times: a rejection is not counted; it stands until something else is said, or forget()")
     try:
         rules_of(toml_text.document({"rule": [rule]}), "the rule")
     except ConfigFaults as faults:

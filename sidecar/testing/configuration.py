@@ -23,6 +23,7 @@ NOTHING: Final[Settings] = MappingProxyType({})
 Named = Sequence[str] | Mapping[str, Settings]  # names, or names with what each wants otherwise
 
 _FRAME_BYTES_MAX: Final = 1_048_576
+_DRAIN_SECONDS_MAX: Final = 2  # beside what hangs a test waits for all of it
 _RETENTION_DAYS: Final = 36_500  # a hundred years: the window of now ends in 2069
 _WINDOW_SECONDS: Final = _RETENTION_DAYS * 86_400
 _CEILING_MICRO_USD: Final = 1_000_000_000
@@ -53,7 +54,12 @@ def config_text(
             raise TypeError(f"{', '.join(sorted(own))} of {table} can't be set: the kit counts on its own")
     of_models = {name: _model(name, settings) for name, settings in _named(models).items()}
     of_callers = [_caller(name, list(of_models), settings) for name, settings in _named(callers).items()]
-    of_daemon = {"socket": SOCKET, "frame_bytes_max": _FRAME_BYTES_MAX, "drain_seconds_max": 5, **daemon}
+    of_daemon = {
+        "socket": SOCKET,
+        "frame_bytes_max": _FRAME_BYTES_MAX,
+        "drain_seconds_max": _DRAIN_SECONDS_MAX,
+        **daemon,
+    }
     of_ledger = {
         "directory": LEDGER,
         "segment_bytes": _segment_bytes(of_daemon["frame_bytes_max"]),

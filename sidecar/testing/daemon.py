@@ -6,14 +6,25 @@
             ...
 
 It is the real daemon, as `python -m sidecar serve` runs it, in a temporary
-folder; only its provider is a script. Everything here blocks for moments at
-most, so it can be used from async tests too.
+folder; only its provider is a script. It ends with the process of the test,
+however that ends; a test that is killed leaves its temporary folder behind.
+
+Everything here blocks, so in an async test the loop stands still meanwhile.
+What is said, asked and killed takes moments. These take longer:
+
+    spawned, restart, begin_anew where the daemon has ended    about half a second, until it takes connections
+    stop, and restart of a daemon that runs                    until what runs has ended: `drain_seconds_max`, 2 s here
+    wait_asked                                                 until it is asked, `seconds_max` at most
+
+An async test whose own client has to go on for these to end calls them in a
+thread: `await trio.to_thread.run_sync(daemon.wait_asked)`.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,7 +38,7 @@ from sidecar.testing.answered import is_answered
 from sidecar.testing.answers import Answers, On, Script
 from sidecar.testing.asked import AskedRequests
 from sidecar.testing.configuration import ASKED, LEDGER, NOTHING, SCRIPT, SOCKET, Named, Settings, config_text, names_of
-from sidecar.testing.faults import FolderInUse, NotAnswering, SocketPathTooLong
+from sidecar.testing.faults import FolderInUse, NotAnswering, NotAsked, SocketPathTooLong
 from sidecar.testing.log_lines import LogLine, LogLines
 from sidecar.testing.process import Process, shown
 from sidecar.testing.recorded import RecordedRequest, requests_in
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
     from sidecar.client import AsyncClient, Client
 
 _CONFIG: Final = "sidecar.toml"
+_LOOK_SECONDS: Final = 0.005  # between two looks at what was asked
 _SHORT: Final = Path("/tmp")  # where the usual folder for temporary files is too long for a socket
 _ROOM_BYTES: Final = len("/sidecar-12345678/") + len(SOCKET)
 
@@ -111,6 +123,24 @@ class Daemon(Answers):
         """What its provider was asked, in order; a request is here before anybody has its answer."""
         return self._asked.all()[self._marks.asked :]
 
+    def wait_asked(self, count: int = 1, *, seconds_max: float = 5.0) -> list[ProviderRequest]:
+        """Blocks until its provider has been asked so often, all in all; returns what it was asked.
+
+        By then a request is open in the ledger and not yet answered, so it can be cancelled, or the daemon killed, in
+        the middle of it. Raises NotAsked where the daemon ends before, or the time does.
+        """
+        give_up_at = time.monotonic() + seconds_max
+        while True:
+            ended, late = self.exit_code is not None, time.monotonic() >= give_up_at  # looked at before the file is
+            asked = self.asked
+            if len(asked) >= count:
+                return asked
+            if ended or late:
+                why = "and the daemon has ended" if ended else f"within {seconds_max:g} s"
+                told = f"the provider was asked {len(asked)} times, not {count}, {why}"
+                raise NotAsked(f"{told}\n{self.log_tail()}")
+            time.sleep(_LOOK_SECONDS)
+
     @property
     def refused(self) -> list[RefusedRequest]:
         """What it has refused, in order. Raises LogIncomplete where that were not all."""
@@ -168,7 +198,10 @@ class Daemon(Answers):
         self._process.kill()
 
     def stop(self) -> int:
-        """As `systemctl stop` would: what runs may finish, for `drain_seconds_max`. Returns the exit code."""
+        """As `systemctl stop` would: what runs may finish, for `drain_seconds_max`. Returns the exit code.
+
+        Beside a request that hangs it takes all of that time: 2 s, unless `spawned(daemon=...)` was told otherwise.
+        """
         return self._process.stop()
 
     def restart(self) -> None:

@@ -27,6 +27,10 @@ class SocketPathTooLong(KitFault):
     """The kernel takes no socket with a path of this length."""
 
 
+class NotAsked(AssertionError):
+    """The provider was not asked in time, which is a failure of what is tested, or of what the test expects of it."""
+
+
 class LogIncomplete(KitFault):
     """Not all refusals are in the log, so a list of them would be wrong."""
 

@@ -1,9 +1,10 @@
-"""The daemon's own process: started with this interpreter, and gone when it is told to."""
+"""The daemon's own process: started with this interpreter, and gone when it is told to, or when this process is."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ START_SECONDS_MAX: Final = 30.0
 _END_SECONDS_MAX: Final = 60.0  # from SIGTERM; the daemon's own drain is shorter
 _PIPE_BYTES: Final = 1 << 20  # the daemon waits for no reader, so a busy one needs room
 _SHOWN_LINES: Final = 30
+_NO_MODULE: Final = re.compile("No module named '?sidecar").search
 _HINTS: Final[Mapping[int, str]] = {
     os.EX_CONFIG: "the settings that the test gave are wrong",
     os.EX_TEMPFAIL: "another daemon holds this folder: give each one of its own, or let the other end before",
@@ -70,7 +72,7 @@ class Process:
         """SIGKILL: nothing is finished, nothing is closed."""
         self._process.kill()
         self._process.wait()
-        self._log.close()
+        self._close()
 
     def stop(self) -> int:
         """SIGTERM: what runs may finish for a while. The exit code. Raises NotAnswering where that never ends."""
@@ -83,8 +85,13 @@ class Process:
                 late = f"the daemon had not ended {_END_SECONDS_MAX:g} s after SIGTERM, and was killed"
                 raise NotAnswering(late + shown(self._lines.all())) from None
             raise
-        self._log.close()
+        self._close()
         return code
+
+    def _close(self) -> None:
+        self._log.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def _wait_ready(self, since: int) -> None:
         def is_over() -> bool:
@@ -97,7 +104,7 @@ class Process:
         if not in_time:
             raise NotReady(f"the daemon was not ready after {START_SECONDS_MAX:g} s{shown(said)}")
         code = self._process.wait()
-        if any("No module named sidecar" in line.text for line in said):
+        if any(_NO_MODULE(line.text) for line in said):
             raise NoSidecar(_cannot_run("it finds no module of that name", said))
         hint = f": {_HINTS[code]}" if code in _HINTS else ""
         raise NotReady(f"the daemon ended with {code} before it was ready{hint}{shown(said)}")
@@ -110,16 +117,19 @@ def shown(lines: Sequence[LogLine], count: int = _SHOWN_LINES) -> str:
 
 
 def _started(config: Path, stderr: int) -> subprocess.Popen[bytes]:
-    """In the folder of its configuration, where no module of a test's lies in the way of one that it imports."""
+    """In the folder of its configuration, where no module of a test's lies in the way of one that it imports.
+
+    Of its stdin this process alone has the other end (`sidecar.testing.child`).
+    """
     if not sys.executable:
         raise NoSidecar(_cannot_run("this interpreter doesn't know its own path", ()))
-    command = [sys.executable, "-m", "sidecar", "serve", "--config", str(config), "--log-format", "json"]
+    command = [sys.executable, "-m", "sidecar.testing.child", "serve", "--config", str(config), "--log-format", "json"]
     try:
         return subprocess.Popen(
             command,
             cwd=config.parent,
             env={**os.environ, **_python_path()},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
         )

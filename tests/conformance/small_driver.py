@@ -39,6 +39,8 @@ FAULTS = {
     "late events": "events are told with the result",
     "tells twice": "events are told live, and again from the result",
     "tells no rest": "what did not come live is never told",
+    "tells again what is void": "where a stream is refused, its live events are told once more",
+    "wants all in the result": "a result with fewer events than came live is no answer",
     "text only": "events other than text are not told",
     "refused is completed": "a refusal is told as an answer",
     "makes up an answer": "a lost connection is an empty answer",
@@ -382,6 +384,11 @@ class Told:
             has_told(self.at).set()
 
     def rest(self, outcome: dict[str, Any]) -> None:
+        if FAULT == "tells again what is void" and "refused" in outcome:
+            for event in self.events[:]:
+                self.tell(event)
+        if FAULT == "wants all in the result" and len(outcome.get("transported", outcome).get("events", ())) == 0:
+            raise NotADaemon("the result has not the events that came live")
         if "transported" not in outcome or FAULT == "tells no rest":
             return
         for event in outcome["transported"]["events"]:

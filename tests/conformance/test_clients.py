@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import trio
 from conformance import small_driver
 
 from sidecar.conformance.client_play import proven
@@ -70,6 +73,8 @@ CAUGHT = {
     "late events": ("streams/a text in pieces", "driver to tell of the live event"),
     "tells twice": ("streams/a text in pieces", "put together, are not those of the result: event[0].payload"),
     "tells no rest": ("streams/the rest was dropped", 'text is "A stair" in place of "A staircase'),
+    "tells again what is void": ("streams/the connection is lost, and the daemon", "not those that came live: event"),
+    "wants all in the result": ("streams/a failed outcome without", "the outcome is no_answer in place of transported"),
     "text only": ("streams/every kind of event", "are not those of the result: event[0].payload.ReasoningState is"),
     "refused is completed": ("results/Refused CostBound", "the outcome is transported in place of refused"),
     "makes up an answer": ("no daemon/HTTP, as the answer", "the outcome is transported in place of no_answer"),
@@ -171,3 +176,34 @@ async def test_a_driver_that_reads_nothing_holds_nothing_up(tmp_path: Path) -> N
     )
     assert {one.state for one in told} == {"failed"}
     assert told[0].why[0] == "the driver has not answered within 1 s"
+
+
+@pytest.mark.parametrize("depth", [100, 900, 200_000])
+async def test_an_answer_that_is_nested_deeply_is_a_verdict(tmp_path: Path, depth: int) -> None:
+    opening = '{"driver": 1, "claims": ["encode"]}'
+    answer = '\'{"vector": "encode/the smallest", "outcomes": [\' + "[" * DEPTH + "]" * DEPTH + "]}"'
+    source = f"DEPTH = {depth}\nprint('{opening}', flush=True)\ninput()\nprint({answer}, flush=True)\ninput()\n"
+    told = await verdicts("encode/the smallest", command=[sys.executable, "-c", source])
+    assert [one.state for one in told] == ["failed"] * len(told)
+    assert "has more than 64 levels" in told[0].why[0]
+
+
+async def test_of_what_a_driver_writes_to_stderr_only_the_end_is_kept_and_shown() -> None:
+    flood = (
+        "import os, stat, sys\nfor _ in range(200): sys.stderr.write('x' * 1_000_000)\n"
+        "sys.exit(f'\\non disk: {stat.S_ISREG(os.fstat(2).st_mode)}')"
+    )
+    with pytest.raises(NoDriver) as told:
+        await verdicts("encode/the smallest", command=[sys.executable, "-c", flood])
+    assert str(told.value).endswith("its stderr: on disk: False")
+    assert len(str(told.value)) < 3000
+
+
+async def test_a_stderr_that_somebody_else_holds_open_holds_nothing_up() -> None:
+    left = (
+        "import subprocess, sys\nsubprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL)"
+    )
+    print_pid = left.replace("subprocess.Popen", "one = subprocess.Popen") + "\nsys.exit(f'left {one.pid}')"
+    with trio.fail_after(30), pytest.raises(NoDriver, match=r"its stderr: left \d+") as told:
+        await verdicts("encode/the smallest", command=[sys.executable, "-c", print_pid])
+    os.kill(int(str(told.value).rpartition(" ")[2]), signal.SIGKILL)

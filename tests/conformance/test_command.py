@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -172,6 +174,53 @@ def test_a_reader_that_leaves_ends_the_run_quietly() -> None:
     assert process.returncode in (os.EX_OK, os.EX_IOERR)
 
 
+STAYING = """
+import json, os, sys, time
+print(json.dumps({"driver": 1, "claims": []}), flush=True)
+told = json.loads(input())
+open(sys.argv[1], "w").write(f"{os.getpid()} {told['socket']}")
+os.rename(sys.argv[1], sys.argv[2])
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "--json"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_stopped_it_ends_the_driver_and_leaves_no_folder(number: signal.Signals, how: str, tmp_path: Path) -> None:
+    driver = [sys.executable, "-c", STAYING, str(tmp_path / "new"), str(tmp_path / "begun")]
+    command = [sys.executable, "-m", "sidecar", "conformance", "--client", shlex.join(driver), "--only", "results"]
+    with subprocess.Popen(
+        command + ["--json"] * (how == "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+        pid, path = (tmp_path / "begun").read_text().split()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+    assert not Path(path).parent.exists()
+    why = "stopped by hand" if number == signal.SIGINT else f"stopped by {number.name}"
+    if how == "--json":
+        assert json.loads(out) == {"ok": False, "exit_code": 128 + number, "error": why}
+        assert err == ""
+    else:
+        assert (out, err) == ("", f"sidecar conformance: {why}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_stopped_beside_a_daemon_that_says_nothing_it_ends(number: signal.Signals, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen(1)
+        command = [sys.executable, "-m", "sidecar", "conformance", "--socket", str(tmp_path / "s")]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process, listening.accept()[0] as connection:
+            assert connection.recv(1)
+            process.send_signal(number)
+            assert process.wait(timeout=30) == 128 + number
+
+
 def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run("--help")
@@ -180,7 +229,28 @@ def test_the_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> N
         assert f"{code:>3}  {meaning}" in said
 
 
-def test_a_wheel_carries_the_goldens_where_they_are_looked_for() -> None:
+def test_a_wheel_carries_the_goldens_where_they_are_looked_for_and_the_schemas_beside_them() -> None:
     project = tomllib.loads((Path(sidecar.__file__).parents[1] / "pyproject.toml").read_text())
-    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]["goldens"]
-    assert Path(sidecar.__file__).parents[1] / carried == goldens._PLACES[0]
+    carried = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert Path(sidecar.__file__).parents[1] / carried["goldens"] == goldens._PLACES[0]
+    assert Path(sidecar.__file__).parents[1] / carried["schemas"] == goldens._PLACES[0].parent / "schemas"
+
+
+def test_the_help_says_where_the_goldens_and_the_schemas_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = Path(sidecar.__file__).parents[1]
+    with pytest.raises(SystemExit):
+        run("--help")
+    said = capsys.readouterr().out
+    for place in ("goldens", "goldens/README.md", "goldens/DRIVERS.md", "schemas"):
+        assert f" {root / place}\n" in said
+        assert (root / place).exists()
+    odd = tmp_path / "100%s"
+    for inner in ("values", "transcripts"):
+        (odd / inner).mkdir(parents=True)
+    for places, told in (((odd,), f"{odd}/README.md\n"), ((), "This installation has no goldens.\n")):
+        monkeypatch.setattr(goldens, "_PLACES", places)
+        with pytest.raises(SystemExit):
+            run("--help")
+        assert told in capsys.readouterr().out

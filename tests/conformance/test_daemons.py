@@ -20,6 +20,7 @@ from sidecar.conformance.goldens import found
 from sidecar.conformance.verdicts import Verdict
 from sidecar.rules.framing import FRAME_BYTES_LIMIT, FrameSplitter, framed
 
+DEEP = b"\x91" * 100_000 + b"\xc0"
 Alter = Callable[[dict[str, Any]], list[bytes]]
 
 
@@ -228,6 +229,16 @@ async def test_live_events_may_be_cut_elsewhere(daemon: Process, tmp_path: Path)
     assert [one.state for one in told] == ["passed"] * 2
 
 
+@pytest.mark.parametrize("frame", [DEEP, b"\x91" * 100 + b"\xc0", b"\x81\x01\x02"])
+async def test_an_answer_that_no_daemon_gives_fails_its_vector_and_no_other(
+    daemon: Process, tmp_path: Path, frame: bytes
+) -> None:
+    async with altered(daemon, tmp_path, on("quoted", lambda _: [frame])) as path:
+        told = await verdicts(path, "transcripts/quote", "transcripts/text")
+    assert {one.name: one.state for one in told} == {"transcripts/quote": "failed", "transcripts/text": "passed"}
+    assert "expected: a map" in told[[one.state for one in told].index("failed")].why
+
+
 # --- what is no daemon ------------------------------------------------------------------------------------------
 
 
@@ -242,6 +253,7 @@ async def test_a_socket_that_nobody_listens_on_is_no_daemon(tmp_path: Path) -> N
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no daemon: what the daemon sends is no frame"),
         (b"", "does not answer a hello"),
         (framed(wire.write({"schema_id": "x"})), "answers a hello with"),
+        (framed(DEEP), "answers a hello with"),
         (
             framed(
                 wire.write(

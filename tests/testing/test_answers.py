@@ -109,7 +109,7 @@ def test_a_wrong_case_is_told_too(tmp_path: Path, case: dict[str, Any], why: str
 
 
 def test_a_rejection_is_not_counted(tmp_path: Path) -> None:
-    with pytest.raises(WrongRule, match="a rejection is not counted"):
+    with pytest.raises(WrongRule, match=r"^times: a rejection is not counted"):
         On(Script(tmp_path / "script.toml"), {"times": 1}).rejects("x")
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
+import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from kit.daemon_process import Client, invocation
 
 import sidecar
 from sidecar.testing.daemon import Daemon, spawned
-from sidecar.testing.faults import FolderInUse, LogIncomplete, NoSidecar, NotReady, SocketPathTooLong
+from sidecar.testing.faults import FolderInUse, LogIncomplete, NoSidecar, NotAsked, NotReady, SocketPathTooLong
 from sidecar.testing.refusals import RefusedRequest
 
 NPC: dict[str, Any] = {"models": ["npc"]}
@@ -217,6 +221,41 @@ def test_what_was_said_holds_over_a_restart_of_a_daemon_that_runs() -> None:
         assert [line.fact for line in daemon.log].count("ready") == 2
 
 
+def test_who_waits_until_the_provider_is_asked_can_crash_it_in_mid_request() -> None:
+    with spawned(**NPC) as daemon:
+        daemon.hangs()
+        with Client(daemon.socket) as client:
+            client.send(invocation("open"))
+            assert [request.request_id for request in daemon.wait_asked()] == ["open"]
+            assert [one.state for one in daemon.requests] == ["indeterminate"]
+            client.send(invocation("other"))
+            assert len(daemon.wait_asked(2)) == 2
+            daemon.kill()
+        assert len(daemon.wait_asked(2)) == 2
+        with pytest.raises(NotAsked, match="asked 2 times, not 3, and the daemon has ended"):
+            daemon.wait_asked(3)
+
+
+def test_who_waits_in_vain_is_told_so_with_the_log(daemon: Daemon) -> None:
+    said(daemon)
+    daemon.begin_anew()
+    daemon.rejects("too odd")
+    ask(daemon)
+    with pytest.raises(NotAsked, match=r"(?s)asked 0 times, not 1, within 0\.01 s.*too odd"):
+        daemon.wait_asked(seconds_max=0.01)
+
+
+def test_beside_a_request_that_hangs_a_stop_takes_no_longer_than_a_short_drain() -> None:
+    with spawned(**NPC) as daemon:
+        assert tomllib.loads((daemon.folder / "sidecar.toml").read_text())["daemon"]["drain_seconds_max"] == 2
+        daemon.hangs("It ")
+        with Client(daemon.socket) as client:
+            client.send(invocation("open"))
+            daemon.wait_asked()
+            assert daemon.stop() == 0
+        assert [(one.state, one.outcome) for one in daemon.requests] == [("failed", "unavailable")]
+
+
 def test_it_is_gone_with_its_folder_when_the_block_is_left_however_that_is() -> None:
     started: list[Daemon] = []
 
@@ -230,6 +269,50 @@ def test_it_is_gone_with_its_folder_when_the_block_is_left_however_that_is() -> 
     assert not started[0].folder.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(started[0].pid, 0)
+
+
+LEFT_BEHIND = """
+import os, subprocess, sys, threading
+from sidecar.testing import spawned
+with spawned() as daemon:
+    child = subprocess.Popen(["sleep", "60"])  # one that outlives it holds nothing of the daemon's
+    print(daemon.pid, child.pid, flush=True)
+    input()
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "exits at once"])
+def test_it_is_gone_when_the_test_s_own_process_is_however_that_went(how: str) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(sidecar.__file__).parents[1])}
+    code = LEFT_BEHIND + ("" if how == "killed" else "    os._exit(3)\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as test:
+        assert test.stdin is not None
+        assert test.stdout is not None
+        daemon, child = (os.pidfd_open(int(pid)) for pid in test.stdout.readline().split())
+        try:
+            if how == "killed":
+                test.kill()
+            else:
+                test.stdin.write("\n")
+                test.stdin.flush()
+            assert select.select([daemon], [], [], 30)[0], "the daemon outlives its test"
+        finally:
+            for left in (daemon, child):
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(left, signal.SIGKILL)
+                os.close(left)
+
+
+def test_a_daemon_that_a_thread_has_started_outlives_the_thread() -> None:
+    with ExitStack() as stack:
+        started: list[Daemon] = []
+        thread = threading.Thread(target=lambda: started.append(stack.enter_context(spawned(**NPC))))
+        thread.start()
+        thread.join()
+        assert said(started[0]) == "hello there"
+        assert started[0].exit_code is None
 
 
 def test_settings_are_laid_over_what_serves_a_test_well() -> None:

@@ -129,3 +129,15 @@ def test_reading_the_plugin_reads_nothing_else_of_the_package() -> None:
         timeout=30,
     )
     assert done.stdout.split() == ["sidecar", "sidecar.testing", KIT]
+
+
+def test_the_names_that_tests_import_are_those_of_their_homes() -> None:
+    from sidecar import testing
+    from sidecar.testing import Call, Daemon, KitFault, NotAsked, answers, daemon, faults, spawned
+
+    assert (Call, KitFault, NotAsked) == (answers.Call, faults.KitFault, faults.NotAsked)
+    assert (Daemon, spawned) == (daemon.Daemon, daemon.spawned)
+    with pytest.raises(AttributeError, match="has no attribute 'Clal'"):
+        _ = testing.Clal  # type: ignore[attr-defined]
+    with pytest.raises(ImportError):
+        from sidecar.testing import nothing  # type: ignore[attr-defined]  # noqa: F401
