@@ -23,7 +23,6 @@ from msgspec import structs
 
 from sidecar.connectors.promise import Answer, Lowered
 from sidecar.connectors.recorded_format import (
-    FORMAT,
     Heard,
     RecordedEnd,
     RecordedEvent,
@@ -55,7 +54,7 @@ def recording(*events: RecordedEvent, **changes: Any) -> Recording:
     request = build.request()
     of_request = digests(request)
     members: dict[str, Any] = {
-        "format": FORMAT,
+        "format": "sidecar.recording.v1",
         "provider_request_sha256": of_request.exact,
         "without_ids_sha256": of_request.without_ids,
         "kind": "scripted",
