@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -13,6 +14,9 @@ from typing import get_args
 
 import pytest
 from kit.daemon_process import Process, running_daemon, wait_ready
+from kit.messages_streams import begun, finished
+from kit.messages_streams import said as text_said
+from kit.stub_http import chunked, stub_on_a_thread
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -38,6 +42,7 @@ from sidecar.contract.operator_frames import (
     OperatorResolved,
 )
 from sidecar.contract.values import Refusal
+from sidecar.testing.answers import Answers, How, HowEnded
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 
@@ -63,7 +68,7 @@ def operator_call() -> list[str]:
 
 def test_the_first_config_serves_the_first_client_and_the_first_call(tmp_path: Path) -> None:
     (tmp_path / "sidecar.toml").write_text(block("toml"))
-    (tmp_path / "client.py").write_text(block("python"))
+    (tmp_path / "client.py").write_text(block("python", 1))
     log = tmp_path / "log"
     with log.open("wb") as sink:
         serving = subprocess.Popen(
@@ -150,6 +155,49 @@ def test_every_frame_is_explained_with_its_members(section: str, frames: dict[st
     for name, explained in rows:
         members = {field.encode_name for field in fields(frames[name])} - {"schema_id"}
         assert members <= set(re.findall(r"`(\w+)`", explained))
+
+
+def game_tests(folder: Path, mode: str) -> str:
+    """What pytest says of the game's tests in this folder."""
+    given = {"RECORDINGS": "record", "ANTHROPIC_API_KEY": "sk-of-a-stub-alone"} if mode == "record" else {}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "ANTHROPIC"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "-p", "sidecar.testing.plugin"],
+        cwd=folder,
+        env={**environ, **given, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_game_s_tests_record_a_provider_once_and_then_need_none(tmp_path: Path) -> None:
+    conftest = tmp_path / "conftest.py"
+    (tmp_path / "test_game.py").write_text(
+        "from sidecar.client import new_request\n\n"
+        "def test_the_dragon(sidecar_shared_daemon):\n"
+        "    with sidecar_shared_daemon.client() as client:\n"
+        "        assert client.invoke(new_request('npc-fast', 'Where is the dragon?')).text == 'It sleeps.'\n"
+    )
+    with stub_on_a_thread(chunked(begun(), text_said("It ", "sleeps."), finished())) as stub:
+        conftest.write_text(block("python").replace("https://api.anthropic.com", stub.url))
+        recorded = game_tests(tmp_path, "record")
+        assert "1 passed" in recorded, recorded
+        assert len(stub.requests) == 1
+    conftest.write_text(block("python"))
+    replayed = game_tests(tmp_path, "replay")
+    assert "1 passed" in replayed, replayed
+    assert len(list((tmp_path / "recordings").iterdir())) == 1
+
+
+def test_each_verb_of_the_kit_is_explained_with_what_it_takes() -> None:
+    said = table("say") + table("verb")
+    verbs = [name for name, verb in vars(Answers).items() if callable(verb) and not name.startswith("_")]
+    assert [verb for verb in verbs if f"`daemon.{verb}(" not in said] == []
+    assert [verb for verb in verbs if f"`{verb}`" not in table("verb")] == []
+    assert [word for word in {**How.__annotations__, **HowEnded.__annotations__} if f"`{word}`" not in said] == []
 
 
 def test_every_way_that_a_request_can_be_found_is_explained() -> None:

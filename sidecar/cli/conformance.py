@@ -26,6 +26,7 @@ from sidecar.cli.output import fault_out, line_out, say
 from sidecar.cli.stops import Stopped, Stops
 from sidecar.conformance.client_play import NoDriver, proven
 from sidecar.conformance.client_vectors import client_vectors
+from sidecar.conformance.configured import check_configured
 from sidecar.conformance.daemon_play import NoDaemon, played, terms_of
 from sidecar.conformance.daemon_vectors import Conversation, conversations
 from sidecar.conformance.goldens import Goldens, NoGoldens, found, installed_at
@@ -128,10 +129,23 @@ def conformance(asked: Asked) -> int:
         return _listed(asked, goldens) if asked.listing else _proven(asked, goldens)
     except NoGoldens as missing:
         return _fault(asked, os.EX_NOINPUT, str(missing))
-    except (NoDaemon, NoDriver) as none:
+    except NoDaemon as none:
         return _fault(asked, os.EX_UNAVAILABLE, str(none))
+    except NoDriver as none:
+        return _no_driver(asked, str(none))
     except Stopped as stopped:
         return _fault(asked, stopped.exit_code, stopped.by)
+
+
+def _no_driver(asked: Asked, why: str) -> int:
+    """With what it has written to stderr as lines of their own."""
+    if asked.as_json:
+        return _fault(asked, os.EX_UNAVAILABLE, why)
+    first, *block = why.split("\n")
+    exit_code = _fault(asked, os.EX_UNAVAILABLE, first)
+    for line in block:
+        say(line)
+    return exit_code
 
 
 def _fault(asked: Asked, exit_code: int, why: str) -> int:
@@ -201,7 +215,7 @@ def _proven(asked: Asked, goldens: Goldens) -> int:
     with Stops() as stops:  # which raises Stopped where it is left, once the run has ended what it has started
         if asked.socket is not None:
             playing = _chosen(conversations(goldens), asked.only)
-            play = partial(_play, playing, asked.socket, asked.timeout_seconds, tell)
+            play = partial(_play, playing, goldens, asked.socket, asked.timeout_seconds, tell)
         else:
             assert asked.client is not None
             proving = _chosen(client_vectors(goldens), asked.only)
@@ -220,11 +234,16 @@ async def _until_stopped(stops: Stops, play: Callable[[], Awaitable[None]]) -> N
 
 
 async def _play(
-    playing: list[Conversation], socket: Path, timeout_seconds: float, tell: Callable[[Verdict], None]
+    playing: list[Conversation],
+    goldens: Goldens,
+    socket: Path,
+    timeout_seconds: float,
+    tell: Callable[[Verdict], None],
 ) -> None:
     if not playing:
         return
     terms = await terms_of(socket, timeout_seconds=timeout_seconds)
+    await check_configured(socket, goldens, timeout_seconds=timeout_seconds)
     await played(playing, socket, terms, timeout_seconds=timeout_seconds, tell=tell)
 
 

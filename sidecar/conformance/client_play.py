@@ -21,7 +21,7 @@ import trio
 
 from sidecar.conformance.differences import difference, shown, value_difference
 from sidecar.conformance.driver import Driver, NoDriver
-from sidecar.conformance.driver_lines import BrokenLine, plain
+from sidecar.conformance.driver_lines import LINE_BYTES_MAX, BrokenLine, plain
 from sidecar.conformance.scenes import Action, ClientVector, Plain, Scene, joined
 from sidecar.conformance.stage import Stage
 from sidecar.conformance.verdicts import Verdict
@@ -34,6 +34,8 @@ _CLOSING_SECONDS_MAX: Final = 0.25  # for a client that is still closing; one th
 _DEATHS_MAX: Final = 10
 _FOLDER_BYTES_MAX: Final = SOCKET_PATH_BYTES_MAX - 12  # for its name here
 _BACKLOG: Final = 16
+_EVENTS_MAX: Final = 10_000  # of one vector; none has a text of so many characters
+_EVENTS_BYTES_MAX: Final = LINE_BYTES_MAX
 
 
 async def proven(
@@ -137,11 +139,17 @@ async def _conversed(name: str, stage: Stage, driver: Driver, socket: Path) -> l
     """The driver's outcomes; None where it has ended. Raises BrokenLine."""
     scene = stage.scene
     actions = [action.said for action in scene.actions]
+    begun_bytes, events = driver.heard_bytes, 0
     await driver.say({"vector": name, "socket": str(socket), "caller": scene.caller, "actions": actions})
     while (said := await driver.hear()) is not None:
         if said.get("vector") != name:
             raise BrokenLine(f"it is about {said.get('vector')!r}, and this is {name!r}")
         if "event" in said:
+            events += 1
+            if events > _EVENTS_MAX or driver.heard_bytes - begun_bytes > _EVENTS_BYTES_MAX:
+                raise BrokenLine(
+                    f"more than {_EVENTS_MAX} events, or {_EVENTS_BYTES_MAX} bytes of them, belong to no vector"
+                )
             stage.tell(*_event(said, len(actions)))
             continue
         outcomes = said.get("outcomes")

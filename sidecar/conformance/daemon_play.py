@@ -76,21 +76,26 @@ class _Line:
             raise _Wrong(f"what the daemon sends is no frame: {fault}") from None
 
 
-async def terms_of(socket: Path, *, timeout_seconds: float) -> Terms:
-    """What this daemon says of itself. Raises NoDaemon, also where the peer can't play the transcripts' caller."""
-    hello = {"schema_id": TRANSPORT_HELLO, "client": "conformance", "join": False, "protocol": PROTOCOL,
-             "stream_events": False}  # fmt: skip
-    answer = None
+async def first_answer(socket: Path, frame: bytes, *, timeout_seconds: float) -> bytes | None:
+    """What the daemon answers to this first frame of a connection; None where nothing comes. Raises NoDaemon."""
     with trio.move_on_after(timeout_seconds):
         try:
             async with await trio.open_unix_socket(str(socket)) as stream:
                 line = _Line(stream)
-                await line.send(framed(canonical(hello)))
-                answer = await line.frame()
+                await line.send(framed(frame))
+                return await line.frame()
         except (OSError, ValueError) as error:
             raise NoDaemon(f"no daemon on {socket}: {error}") from None
         except _Wrong as wrong:
             raise NoDaemon(f"what listens on {socket} is no daemon: {wrong}") from None
+    return None
+
+
+async def terms_of(socket: Path, *, timeout_seconds: float) -> Terms:
+    """What this daemon says of itself. Raises NoDaemon, also where the peer can't play the transcripts' caller."""
+    hello = {"schema_id": TRANSPORT_HELLO, "client": "conformance", "join": False, "protocol": PROTOCOL,
+             "stream_events": False}  # fmt: skip
+    answer = await first_answer(socket, canonical(hello), timeout_seconds=timeout_seconds)
     if answer is None:
         raise NoDaemon(f"what listens on {socket} does not answer a hello within {timeout_seconds:g} s")
     now = time.time_ns() // 1_000_000

@@ -46,6 +46,7 @@ class Driver:
         self._received = bytearray()
         self.claims: frozenset[str] = frozenset()
         self.client = ""
+        self.heard_bytes = 0  # in all lines so far
 
     async def start(self) -> None:
         """Starts it where it does not run, and hears its opening line. Raises NoDriver."""
@@ -90,7 +91,7 @@ class Driver:
 
     async def _no_driver(self, why: str) -> None:
         await self.stop()
-        raise NoDriver("; ".join([f"{self._command[0]} is no driver: {why}", *self.said()]))
+        raise NoDriver("\n".join([f"{self._command[0]} is no driver: {why}", *self.said()]))
 
     async def say(self, value: Any) -> None:
         """One line to it. A driver that has ended takes none, which its silence will tell."""
@@ -114,6 +115,7 @@ class Driver:
             self._received += received
         said = bytes(self._received[:end])
         del self._received[: end + 1]
+        self.heard_bytes += len(said)
         return read_line(said)
 
     async def end(self) -> None:
@@ -143,9 +145,9 @@ class Driver:
                     await pipe.aclose()
 
     def said(self) -> list[str]:
-        """The end of what it has written to stderr, a line each."""
+        """The end of what it has written to stderr, a line each and set in below a heading; nothing of an empty one."""
         lines = self._stderr.decode(errors="replace").strip().splitlines()
-        return [f"its stderr: {one}" for one in lines[-_STDERR_LINES_SHOWN:]]
+        return ["its stderr:", *(f"    {one}" for one in lines[-_STDERR_LINES_SHOWN:])] if lines else []
 
 
 async def _kept(stderr: trio.abc.ReceiveStream, kept: bytearray, over: trio.Event) -> None:

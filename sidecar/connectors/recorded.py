@@ -115,6 +115,8 @@ class Recorded:
         directory, found = self._recordings.directory, len(self._recordings)
         counted = {} if self._mode == "record" else {"recordings": found}
         log.info("recorded_opened", connector=self._name, mode=self._mode, **counted, directory=directory)
+        if edited := self._recordings.with_other_pieces:
+            log.warning("pieces_ignored", connector=self._name, recordings=len(edited), first=edited[0])
         if self._mode != "replay" and isinstance(self._wrapped, Serving):
             await self._wrapped.serve(log, task_status=task_status)
         else:

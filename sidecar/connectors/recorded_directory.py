@@ -34,6 +34,7 @@ from sidecar.connectors.recorded_format import (
     Recording,
     decode,
     encode,
+    has_other_pieces,
     holds_secret,
 )
 from sidecar.contract.values import FailureKind
@@ -79,6 +80,7 @@ class Recordings:
 
     def __init__(self, directory: Path, kind: str) -> None:
         self.directory = directory
+        self.with_other_pieces: list[str] = []  # files with a text that comes whole, since it was edited
         self._kind = kind
         self._by_digest: dict[str, Entry] = {}
         self._alike: dict[str, list[Entry]] = {}  # by the digest without ids
@@ -127,7 +129,10 @@ class Recordings:
         complaints = []
         for name in names:
             try:
-                self.add(self.read(name))
+                recording = self.read(name)
+                self.add(recording)
+                if has_other_pieces(recording):
+                    self.with_other_pieces.append(name)
             except NotARecording as wrong:
                 complaints.append(Complaint(f"directory: {name}", str(wrong)))
         if len(complaints) > _COMPLAINTS_MAX:

@@ -4,7 +4,8 @@ JSON that a person reads and a diff shows well: the whole request, the events
 as the caller got them, the end. A text stands joined; `pieces` are the lengths
 in characters of what it came in, so that it can come in the same again. Bytes
 are base64. What stands in a file by hand is taken if it is sound, but for the
-request: its digest is the file's name.
+request: its digest is the file's name. A text whose `pieces` are no longer its
+own comes whole.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from sidecar.connectors.promise import HIDDEN_CHARACTERS_MIN, Answer, Ended
 from sidecar.contract import canonical
+from sidecar.contract.ids import is_id
+from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import (
     U64,
     EmittedReasoningState,
@@ -184,15 +187,34 @@ def decode(raw: bytes) -> Recording:
     for event in recording.events:
         if event.text:
             _lengths_of(event.text)
+        elif event.tool_call:
+            _check_call(event.tool_call)
     return recording
 
 
+def _check_call(call: ToolCall) -> None:
+    """No connector gives any other call, and no later turn could carry one."""
+    if not is_id(call.name):
+        raise NotARecording(f"holds a call of a tool whose name is none: {call.name!r:.80}")
+    try:
+        check_object(call.arguments or "{}")
+    except NotJsonObject as wrong:
+        raise NotARecording(f"holds a call of {call.name:.80} whose arguments are no JSON object: {wrong}") from None
+
+
 def pieces_of(said: RecordedText) -> Iterator[str]:
-    """The text in what it came in. Raises NotARecording where the pieces are not those of the text."""
+    """The text in what it came in; whole where that was another text. Raises NotARecording for what is no lengths."""
+    lengths = _lengths_of(said)
     at = 0
-    for length in _lengths_of(said):
+    for length in lengths if sum(lengths) == len(said.text) else [len(said.text)]:
         yield said.text[at : at + length]
         at += length
+
+
+def has_other_pieces(recording: Recording) -> bool:
+    """Whether a text has another length than its pieces, because it was edited by hand."""
+    texts = [event.text for event in recording.events if event.text]
+    return any(sum(_lengths_of(said)) != len(said.text) for said in texts)
 
 
 def _lengths_of(said: RecordedText) -> list[int]:
@@ -200,10 +222,7 @@ def _lengths_of(said: RecordedText) -> list[int]:
         return [len(said.text)]
     if not _LENGTHS.fullmatch(said.pieces):
         raise NotARecording(f"holds pieces that are no lengths with a space between them: {said.pieces:.40}")
-    lengths = list(map(int, said.pieces.split()))
-    if (told := sum(lengths)) != (there := len(said.text)):
-        raise NotARecording(f"holds pieces of {told} characters for a text of {there}; without any it comes whole")
-    return lengths
+    return list(map(int, said.pieces.split()))
 
 
 # --- the last guard ---------------------------------------------------------------------------------------------

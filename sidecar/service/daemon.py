@@ -20,7 +20,6 @@ Source: CONTRACT sections 4 and 6.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -39,6 +38,7 @@ from sidecar.ops.log import Log
 from sidecar.ops.version import version_of_sidecar
 from sidecar.rules.reservations import Limits, Reservations
 from sidecar.rules.windows import Account
+from sidecar.service.accept_lines import accept_faults_in
 from sidecar.service.arrivals import Arrivals
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
@@ -80,24 +80,6 @@ def _heard_stop_signals() -> Iterator[AsyncIterator[int]]:
     finally:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def _accept_faults_in(log: Log) -> Iterator[None]:
-    """Trio tells a failed accept (no descriptors left) to a logger of its own, with a traceback: one line is enough."""
-
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            log.warning("accept_failed", why=record.exc_info[1] if record.exc_info else record.getMessage())
-
-    told, logger = Told(), logging.getLogger("trio.serve_listeners")
-    logger.addHandler(told)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(told)
-        logger.propagate = True
 
 
 def make_accounts(config: Config) -> dict[str, Account]:
@@ -156,7 +138,7 @@ class Daemon:
 
     async def run(self, bound: Bound) -> int:
         """From the first accept to the exit code. The ledger is closed when this returns."""
-        with _heard_stop_signals() as signals, _accept_faults_in(self._log):
+        with _heard_stop_signals() as signals, accept_faults_in(self._log, self._clock_unix_ms):
             async with trio.open_nursery() as whole:
                 whole.start_soon(self._count_signals, signals)
                 whole.start_soon(self._turn.serve)

@@ -51,13 +51,18 @@ class How(TypedDict, total=False):
     """How it is answered, whatever is answered; the words are those of a `[[rule]]`.
 
     `usage`: `input`, `cache_read`, `cache_write`, `output`, `reasoning`, or "absent"; derived from the request unless
-    said. `stop`: any stop reason, where the one that fits the answer is not meant.
+    said.
     """
 
     delay_ms: int
     delta_delay_ms: int
     reasoning: Sequence[str]
     usage: UsageSaid
+
+
+class HowEnded(How, total=False):
+    """How what ends well is answered. `stop`: any stop reason, where the one that fits the answer is not meant."""
+
     stop: StopReason
 
 
@@ -67,8 +72,10 @@ class Answers(ABC):
     @abstractmethod
     def _say(self, rule: dict[str, Any]) -> None: ...
 
-    def says(self, *deltas: str, repeat: int = 1, calls: Sequence[Call] = (), **how: Unpack[How]) -> None:
+    def says(self, *deltas: str, repeat: int = 1, calls: Sequence[Call] = (), **how: Unpack[HowEnded]) -> None:
         """This text, in these pieces (`repeat` times over), and then these tool calls."""
+        if not deltas and not calls and not how.get("reasoning"):
+            raise WrongRule('says is told nothing to say: an answer without text is says(""), and echoes() is an echo')
         rule: dict[str, Any] = {"deltas": list(deltas), **how}
         if repeat != 1:
             rule["repeat"] = repeat
@@ -77,12 +84,12 @@ class Answers(ABC):
         self._say(rule)
 
     def calls(
-        self, name: str, arguments: Mapping[str, Any] | str = "{}", *, id: str | None = None, **how: Unpack[How]
+        self, name: str, arguments: Mapping[str, Any] | str = "{}", *, id: str | None = None, **how: Unpack[HowEnded]
     ) -> None:
         """One tool call and no text."""
         self._say({"calls": [_call(Call(name, arguments, id))], **how})
 
-    def echoes(self, **how: Unpack[How]) -> None:
+    def echoes(self, **how: Unpack[HowEnded]) -> None:
         """The last user text, word by word, as where nothing is said."""
         self._say({**how})
 

@@ -27,7 +27,8 @@ _DRAIN_SECONDS_MAX: Final = 2  # beside what hangs a test waits for all of it
 _RETENTION_DAYS: Final = 36_500  # a hundred years: the window of now ends in 2069
 _WINDOW_SECONDS: Final = _RETENTION_DAYS * 86_400
 _CEILING_MICRO_USD: Final = 1_000_000_000
-_CONNECTOR: Final = "scripted"
+SCRIPTED: Final = "scripted"
+_REQUESTS_MAX: Final = 256  # at once, and so many of one caller, too: a test that means to be refused says so itself
 _OWN: Final[Mapping[str, frozenset[str]]] = {
     "daemon": frozenset({"socket"}),
     "ledger": frozenset({"directory"}),
@@ -58,6 +59,7 @@ def config_text(
         "socket": SOCKET,
         "frame_bytes_max": _FRAME_BYTES_MAX,
         "drain_seconds_max": _DRAIN_SECONDS_MAX,
+        "requests_in_flight_max": _REQUESTS_MAX,
         **daemon,
     }
     of_ledger = {
@@ -67,11 +69,12 @@ def config_text(
         **ledger,
     }
     of_connector = {
-        "name": _CONNECTOR,
+        "name": SCRIPTED,
         "kind": "scripted",
         "script": SCRIPT,
         "script_reread": True,
         "asked_file": ASKED,
+        "concurrent_requests_max": _REQUESTS_MAX,
         **connector,
     }
     text = toml_text.document(
@@ -108,6 +111,7 @@ def _caller(name: str, models: Sequence[str], settings: Settings) -> Settings:
     return {
         "id": name,
         "models": models,
+        "concurrent_requests_max": _REQUESTS_MAX,
         "spend_ceiling_micro_usd": _CEILING_MICRO_USD,
         "spend_window_seconds": _WINDOW_SECONDS,
         **settings,
@@ -118,4 +122,4 @@ def _model(name: str, settings: Settings) -> Settings:
     """A price may be one row alone, which need not say what it leaves as it is."""
     price = settings.get("price", {})
     rows = [{**_PRICE, **price}] if isinstance(price, Mapping) else price
-    return {"name": name, "connector": _CONNECTOR, "upstream": name, **settings, "price": rows}
+    return {"name": name, "connector": SCRIPTED, "upstream": name, **settings, "price": rows}

@@ -43,12 +43,14 @@ from sidecar.testing.log_lines import LogLine, LogLines
 from sidecar.testing.process import Process, shown
 from sidecar.testing.recorded import RecordedRequest, requests_in
 from sidecar.testing.refusals import RefusedRequest, is_flooded, refusals_in
+from sidecar.testing.served import Served, served_by
 
 if TYPE_CHECKING:
     from sidecar.client import AsyncClient, Client
 
 _CONFIG: Final = "sidecar.toml"
 _LOOK_SECONDS: Final = 0.005  # between two looks at what was asked
+_CONNECT_SECONDS_MAX: Final = 2.0  # the daemon is there, or a test has ended it, and then nobody starts it meanwhile
 _SHORT: Final = Path("/tmp")  # where the usual folder for temporary files is too long for a socket
 _ROOM_BYTES: Final = len("/sidecar-12345678/") + len(SOCKET)
 
@@ -67,7 +69,7 @@ class Daemon(Answers):
         self._asked = AskedRequests(folder / ASKED)
         self._lines = LogLines()
         self._marks = _Marks()
-        self._process = Process(folder / _CONFIG, self._lines)
+        self._start()
 
     # --- reaching it ------------------------------------------------------------------------------------------
 
@@ -81,17 +83,24 @@ class Daemon(Answers):
         """This process's environment with `SIDECAR_SOCKET`, for a program that is tested as its own process."""
         return {**os.environ, "SIDECAR_SOCKET": str(self.socket)}
 
-    def client(self, **settings: Any) -> Client:
-        """A blocking client, not yet entered; `settings` are those of `sidecar.client.Client`."""
+    def client(self, caller: str | None = None, **settings: Any) -> Client:
+        """A blocking client, not yet entered; `settings` are those of `sidecar.client.Client`.
+
+        `caller` has to be said where there are several. A daemon that is not there is waited for for 2 s, unless
+        `connect_seconds_max` says otherwise.
+        """
         from sidecar.client import Client  # only where it is used: a game in another language brings its own
 
-        return Client(self.socket, **settings)
+        return Client(self.socket, caller=caller, **{"connect_seconds_max": _CONNECT_SECONDS_MAX, **settings})
 
-    def async_client(self, **settings: Any) -> AsyncClient:
-        """The client for Trio and asyncio, not yet entered; `settings` are those of `sidecar.client.AsyncClient`."""
+    def async_client(self, caller: str | None = None, **settings: Any) -> AsyncClient:
+        """The client for Trio and asyncio, not yet entered; `settings` are those of `sidecar.client.AsyncClient`.
+
+        `caller` and `connect_seconds_max` as for `client`.
+        """
         from sidecar.client import AsyncClient  # as above
 
-        return AsyncClient(self.socket, **settings)
+        return AsyncClient(self.socket, caller=caller, **{"connect_seconds_max": _CONNECT_SECONDS_MAX, **settings})
 
     # --- what it answers --------------------------------------------------------------------------------------
 
@@ -105,7 +114,11 @@ class Daemon(Answers):
         times: int | None = None,
     ) -> On:
         """Requests for this model, whose last user text contains this or matches this expression, or that end with a
-        result of this tool; all that is given must hold. `times`: so often and then no more."""
+        result of this tool; all that is given must hold. `times`: so often and then no more.
+
+        Raises WrongRule for a model that is not served, or not by what tests say.
+        """
+        self._served.check_sayable(model)
         case = {"model": model, "text": text, "text_matches": text_matches, "tool": tool, "times": times}
         return On(self._script, {name: value for name, value in case.items() if value is not None})
 
@@ -114,13 +127,19 @@ class Daemon(Answers):
         self._script.forget()
 
     def _say(self, rule: dict[str, Any]) -> None:
+        self._served.check_sayable(None)
         self._script.add(rule)
 
     # --- what happened ----------------------------------------------------------------------------------------
 
     @property
     def asked(self) -> list[ProviderRequest]:
-        """What its provider was asked, in order; a request is here before anybody has its answer."""
+        """What its provider, the script, was asked, in order; a request is here before anybody has its answer.
+
+        What other connectors of `extra_toml` were asked is in `requests`. Raises NotScripted where all models are
+        theirs.
+        """
+        self._served.check_scripted("asked can't tell: look at requests, and at the lines of log")
         return self._asked.all()[self._marks.asked :]
 
     def wait_asked(self, count: int = 1, *, seconds_max: float = 5.0) -> list[ProviderRequest]:
@@ -164,9 +183,9 @@ class Daemon(Answers):
         return self._lines.all(self._marks.lines)
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines as text, with a heading. Asks the daemon nothing."""
+        """The last lines of `log` as text, with a heading. Asks the daemon nothing."""
         self._process.take_log()
-        return shown(self._lines.all(), lines).lstrip("\n; ")
+        return shown(self._lines.all(self._marks.lines), lines).lstrip("\n; ")
 
     def begin_anew(self) -> None:
         """What was said is forgotten, and what happened so far is no longer told of; what is spent stays spent.
@@ -211,9 +230,13 @@ class Daemon(Answers):
         """
         if self.exit_code is None:
             self.stop()
-        self._process = Process(self.folder / _CONFIG, self._lines)
+        self._start()
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._process = Process(self.folder / _CONFIG, self._lines)
+        self._served: Served = served_by(self.folder / _CONFIG)
 
     def _recorded(self) -> list[RecordedRequest]:
         return requests_in(self.folder / LEDGER)

@@ -11,6 +11,10 @@ class WrongRule(KitFault, ValueError):
     """What a test said of an answer is no rule of a script; the message is the script's own complaint."""
 
 
+class NotScripted(KitFault):
+    """No model is answered by the test's own words, so what is said changes nothing, and what is asked is not told."""
+
+
 class NoSidecar(KitFault):
     """`python -m sidecar` can't be run by this interpreter."""
 

@@ -1,6 +1,6 @@
 """The driver of this project's own clients for `sidecar conformance --client`; see goldens/DRIVERS.md.
 
-    python python_driver.py blocking | trio | asyncio
+    python python_driver.py [blocking | trio | asyncio]
 
 The blocking client runs its actions in threads, the other in tasks; all else is the same.
 """
@@ -193,4 +193,7 @@ async def asynchronous() -> None:
 
 
 if __name__ == "__main__":
-    blocking() if sys.argv[1] == "blocking" else anyio.run(asynchronous, backend=sys.argv[1])
+    kind = (sys.argv[1:] or ["blocking"])[0]
+    if len(sys.argv) > 2 or kind not in ("blocking", "trio", "asyncio"):
+        sys.exit(f"usage: python {sys.argv[0]} [blocking | trio | asyncio]")
+    blocking() if kind == "blocking" else anyio.run(asynchronous, backend=kind)

@@ -79,7 +79,7 @@ CAUGHT = {
     "refused is completed": ("results/Refused CostBound", "the outcome is transported in place of refused"),
     "makes up an answer": ("no daemon/HTTP, as the answer", "the outcome is transported in place of no_answer"),
     "hangs": ("lost/again and again", "the driver has not answered within 4 s; the daemon waited for the frame of"),
-    "dies": ("encode/the smallest", "its stderr: it dies here"),
+    "dies": ("encode/the smallest", "its stderr:\n    it dies here"),
     "speaks French": ("encode/the smallest", "the driver wrote what is no line of its protocol: \"Bonjour"),
     "cancels another": ("cancels/the smallest ids", "belongs to no action"),
     "quotes another": ("quotes/refusal nil", "invocation.max_cost_micro_usd is 100001 in place of 100000"),
@@ -111,7 +111,11 @@ async def test_a_driver_that_ends_each_time_is_not_started_for_ever(monkeypatch:
     ("source", "why"),
     [
         ("", "it ended before its opening line"),
-        ("import sys; sys.exit('no such thing')", "its stderr: no such thing"),
+        ("import sys; sys.exit('no such thing')", "its stderr:\n    no such thing$"),
+        (
+            "import sys; sys.exit('one\\ntwo')",
+            "is no driver: it ended before its opening line\nits stderr:\n    one\n    two$",
+        ),
         ("import time; time.sleep(60)", "no opening line came within 1 s"),
         ("print('hello')", "its opening line: .*is no JSON"),
         ("print('[1]')", "is no JSON object"),
@@ -178,6 +182,21 @@ async def test_a_driver_that_reads_nothing_holds_nothing_up(tmp_path: Path) -> N
     assert told[0].why[0] == "the driver has not answered within 1 s"
 
 
+@pytest.mark.parametrize("text", ["x", "x" * 1_000_000])
+async def test_a_driver_that_tells_events_without_end_is_stopped_before_its_time_is_over(text: str) -> None:
+    source = f"""
+import json
+print(json.dumps({{"driver": 1, "claims": ["stream"]}}), flush=True)
+name = json.loads(input())["vector"]
+event = {{"sequence": 0, "payload": {{"TextDelta": {{"text": "x" * {len(text)}}}}}}}
+while True:
+    print(json.dumps({{"vector": name, "action": 0, "event": event}}))
+"""
+    told = await verdicts("streams/a refusal", timeout_seconds=120, command=[sys.executable, "-c", source])
+    assert [one.state for one in told] == ["failed"]
+    assert "more than 10000 events, or 4194304 bytes of them, belong to no vector" in told[0].why[0]
+
+
 @pytest.mark.parametrize("depth", [100, 900, 200_000])
 async def test_an_answer_that_is_nested_deeply_is_a_verdict(tmp_path: Path, depth: int) -> None:
     opening = '{"driver": 1, "claims": ["encode"]}'
@@ -195,7 +214,7 @@ async def test_of_what_a_driver_writes_to_stderr_only_the_end_is_kept_and_shown(
     )
     with pytest.raises(NoDriver) as told:
         await verdicts("encode/the smallest", command=[sys.executable, "-c", flood])
-    assert str(told.value).endswith("its stderr: on disk: False")
+    assert str(told.value).endswith("\n    on disk: False")
     assert len(str(told.value)) < 3000
 
 
@@ -204,6 +223,6 @@ async def test_a_stderr_that_somebody_else_holds_open_holds_nothing_up() -> None
         "import subprocess, sys\nsubprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL)"
     )
     print_pid = left.replace("subprocess.Popen", "one = subprocess.Popen") + "\nsys.exit(f'left {one.pid}')"
-    with trio.fail_after(30), pytest.raises(NoDriver, match=r"its stderr: left \d+") as told:
+    with trio.fail_after(30), pytest.raises(NoDriver, match=r"its stderr:\n    left \d+") as told:
         await verdicts("encode/the smallest", command=[sys.executable, "-c", print_pid])
     os.kill(int(str(told.value).rpartition(" ")[2]), signal.SIGKILL)

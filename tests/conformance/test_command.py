@@ -22,6 +22,7 @@ import sidecar
 from sidecar.cli.conformance import EXIT_CODES
 from sidecar.cli.main import main
 from sidecar.conformance import goldens
+from sidecar.testing.daemon import spawned
 
 CLIENT = f"{shlex.quote(sys.executable)} {shlex.quote(small_driver.__file__)}"
 
@@ -111,6 +112,30 @@ def test_no_driver_and_no_daemon_are_69(tmp_path: Path, capsys: pytest.CaptureFi
     assert [line.split(":")[0] for line in said] == ["sidecar conformance"] * 4
     assert run("--socket", tmp_path / "none", "--json") == os.EX_UNAVAILABLE
     assert told(capsys)["exit_code"] == os.EX_UNAVAILABLE
+
+
+def test_what_a_command_that_is_no_driver_wrote_to_stderr_is_a_block_below(capsys: pytest.CaptureFixture[str]) -> None:
+    source = "import sys; sys.exit('usage: driver\\n  one word')"
+    command = shlex.join([sys.executable, "-c", source])
+    assert run("--client", command) == os.EX_UNAVAILABLE
+    assert capsys.readouterr().err.splitlines() == [
+        f"sidecar conformance: {sys.executable} is no driver: it ended before its opening line",
+        "its stderr:",
+        "    usage: driver",
+        "      one word",
+    ]
+
+
+def test_a_daemon_on_another_configuration_is_69_and_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with spawned() as daemon:
+        assert run("--socket", daemon.socket) == os.EX_UNAVAILABLE
+        assert (daemon.asked, daemon.refused) == ([], [])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "--write-config" in err
 
 
 def test_every_vector_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import trio
 from kit import wire
 from kit.daemon_process import Process, running_daemon
 
+from sidecar.conformance.configured import check_configured
 from sidecar.conformance.daemon_play import NoDaemon, played, terms_of
 from sidecar.conformance.daemon_vectors import conversations
 from sidecar.conformance.goldens import found
@@ -279,3 +280,40 @@ async def test_what_can_not_be_played_against_is_told_so(tmp_path: Path, answer:
             nursery.start_soon(partial(serve, listening))
             with pytest.raises(NoDaemon, match=told):
                 await terms_of(tmp_path / "s", timeout_seconds=5)
+
+
+OTHERS = {
+    "it serves this user no model npc": ('name = "npc"', 'name = "bard"'),
+    "this user can't call as other": ('id = "other"', 'id = "another"'),
+    "caller dungeon has another ceiling or window": (
+        "spend_ceiling_micro_usd = 1000000000",
+        "spend_ceiling_micro_usd = 7",
+    ),
+    "its model npc is echo-9, not echo-1": ('"echo-1"', '"echo-9"'),
+    "its model npc-refusing has other prices": ("output = 1\n", "output = 2\n"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_a_daemon_on_another_configuration_is_told_so_and_how_to_get_the_right_one(
+    tmp_path: Path, other: str
+) -> None:
+    old, new = OTHERS[other]
+    config = found().text("daemon/config.toml")
+    assert old in config
+    config = config.replace('"npc"', '"bard"') if "bard" in new else config.replace(old, new)
+    (tmp_path / "sidecar.toml").write_text(config)
+    (tmp_path / "script.toml").write_text("")
+    with running_daemon(tmp_path) as process, pytest.raises(NoDaemon) as told:
+        await check_configured(process.socket_path, found(), timeout_seconds=20)
+    assert str(told.value) == (
+        f"the daemon on {process.socket_path} is not on the goldens' configuration ({other}): start one on what sidecar"
+        " conformance --write-config DIR writes"
+    )
+
+
+async def test_the_right_one_and_one_that_knows_no_status_are_played_against(daemon: Process, tmp_path: Path) -> None:
+    await check_configured(daemon.socket_path, found(), timeout_seconds=20)
+    unknown = {"schema_id": "gamecult.model.transport_error.v1", "code": "unknown_schema"}
+    async with altered(daemon, tmp_path, on("status_report", lambda _: [wire.write(unknown)])) as path:
+        await check_configured(path, found(), timeout_seconds=20)

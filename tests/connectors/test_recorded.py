@@ -439,7 +439,11 @@ async def test_both_asks_again_where_a_file_has_gone(tmp_path: Path) -> None:
     assert (wrapped.asked, len(files_in(tmp_path))) == (2, 1)
 
 
-# --- files that are none -----------------------------------------------------------------------------------------
+# --- files that were edited, and files that are none -------------------------------------------------------------
+
+
+def call(name: str, arguments: str) -> dict[str, Any]:
+    return {"ToolCall": {"call_id": "c1", "name": name, "arguments": arguments}}
 
 
 @pytest.mark.parametrize(
@@ -453,7 +457,10 @@ async def test_both_asks_again_where_a_file_has_gone(tmp_path: Path) -> None:
         ({"without_ids_sha256": "0" * 64}, "holds digests that are not those of its request"),
         ({"end": {"usage": None}}, "must end with a stop_reason or with a failure's kind"),
         ({"end": {"usage": None, "stop_reason": "end_turn", "kind": "provider"}}, "and not with both"),
-        ({"events": [{"TextDelta": {"text": "abc", "pieces": "1 3"}}]}, "pieces of 4 characters for a text of 3"),
+        ({"events": [call("a b\n", "{}")]}, r"holds a call of a tool whose name is none: 'a b\n'"),
+        ({"events": [call("", "{}")]}, "whose name is none: ''"),
+        ({"events": [call("look", "not json")]}, "holds a call of look whose arguments are no JSON object: Expecting"),
+        ({"events": [call("look", "[]")]}, "whose arguments are no JSON object: it is JSON, but no object"),
         (
             {"events": [{"TextDelta": {"text": "abc", "pieces": "3 0"}}]},
             "pieces that are no lengths with a space between them: 3 0",
@@ -516,12 +523,20 @@ def test_more_recordings_than_the_memory_is_meant_for_are_complained_of(
     assert "holds 2 recordings, more than 1" in complaint.what
 
 
-async def test_an_answer_that_was_edited_by_hand_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pieces", [{}, {"pieces": "5 6"}, {"pieces": "1 999999999"}])
+async def test_an_answer_that_was_edited_by_hand_is_taken(tmp_path: Path, pieces: dict[str, str]) -> None:
+    """With or without the pieces of what stood there; those that are none of the new text's are told of once."""
     await asked(recorded_in(tmp_path, Scripted((SAYS,)), "record"))
     [file] = tmp_path.iterdir()
-    edited = {**json.loads(file.read_text()), "events": [{"TextDelta": {"text": "Something kinder."}}]}
-    file.write_text(json.dumps(edited))
-    assert text_of(await asked(replaying(tmp_path))) == "Something kinder."
+    said = {"TextDelta": {"text": "Something kinder.", **pieces}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "events": [said, call("look", "")]}))
+    connector = replaying(tmp_path)
+    answer = await asked(connector)
+    assert text_of(answer) == "Something kinder."
+    async with served(connector) as log:
+        pass
+    told = f"warning pieces_ignored connector=kept recordings=1 first={file.name}"
+    assert log.getvalue().count(told) == len(pieces)
 
 
 # --- connectors with tasks of their own --------------------------------------------------------------------------

@@ -219,8 +219,8 @@ emitted = st.one_of(
         lambda name, arguments: v.TransportEventPayload(
             tool_call=v.ToolCall(call_id="c1", name=name, arguments=arguments)
         ),
-        words,
-        words,
+        st.from_regex(r"[!-~]{1,256}", fullmatch=True),
+        st.dictionaries(words, words | st.integers()).map(json.dumps),
     ),
     st.binary().map(lambda block: v.TransportEventPayload(reasoning_state=v.EmittedReasoningState(state=block))),
 )

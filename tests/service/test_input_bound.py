@@ -19,7 +19,15 @@ from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted
 from sidecar.service.exchange import Exchange
 
-OWN = {"process": 'argv = ["true"]', "scripted": ""}
+RECORDED = """records = "behind"
+directory = "recordings"
+mode = "record"
+
+[[connector]]
+name = "behind"
+kind = "scripted"
+"""
+OWN = {"process": 'argv = ["true"]', "scripted": "", "recorded": RECORDED}
 NOW_UNIX_MS = 1_800_000_000_000
 TOOL = build.v.ToolDefinition(name="look", description="Schau 🙂", parameters_json='{"type": "object"}')
 ITEMS = (build.text("北京 🙂"), build.said("Ja."), build.call("c1"), build.result("c1", "a\ndoor"), build.text("more"))
@@ -34,12 +42,12 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("twice", [False, True], ids=["rendered once", "rendered twice"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_bound_is_the_canonical_request_with_its_margins(kind: str, twice: bool) -> None:
+async def test_the_bound_is_the_canonical_request_with_its_margins(kind: str, twice: bool, tmp_path: Path) -> None:
     settings = OWN.get(kind, 'base_url = "https://h.test/v1"')
     margins = (
         f"input_overhead_tokens = 257\ninput_overhead_tokens_per_item = 13\ntools_rendered_twice = {str(twice).lower()}"
     )
-    config = config_of(f'kind = "{kind}"\n{settings}', margins, ceiling_micro_usd=1_000_000_000, folder=Path("/tmp"))
+    config = config_of(f'kind = "{kind}"\n{settings}', margins, ceiling_micro_usd=1_000_000_000, folder=tmp_path)
     connector = KINDS[kind].build(config.connectors["it"], None)
     exchange = Exchange(
         config,

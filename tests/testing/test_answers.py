@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from sidecar.connectors.script import Rule, ScriptedCall, ScriptedFailure, read_script
 from sidecar.contract.values import Usage
-from sidecar.testing.answers import Call, How, On, Script, in_order
+from sidecar.testing.answers import Call, How, HowEnded, On, Script, in_order
 from sidecar.testing.faults import WrongRule
 
 
@@ -29,7 +30,8 @@ def test_every_way_to_answer_is_a_rule(tmp_path: Path) -> None:
     fail = ScriptedFailure("rate_limited", "slow down")
     for say, rule in (
         (lambda on: on.says("It ", "sleeps."), Rule(deltas=("It ", "sleeps."))),
-        (lambda on: on.says(), Rule(deltas=())),
+        (lambda on: on.says(""), Rule(deltas=("",))),
+        (lambda on: on.says(reasoning=["hm"]), Rule(deltas=(), reasoning=("hm",))),
         (lambda on: on.says("x", repeat=3), Rule(deltas=("x",), repeat=3)),
         (lambda on: on.echoes(delay_ms=5), Rule(delay_ms=5)),
         (lambda on: on.calls("look", {"at": "tür"}), Rule(calls=(ScriptedCall("look", '{"at": "tür"}', None),))),
@@ -73,7 +75,7 @@ def test_a_case_is_what_its_rule_looks_at(tmp_path: Path) -> None:
 def test_every_member_of_a_rule_can_be_said() -> None:
     named = {"name", "model", "text", "text_matches", "tool", "times"}  # the kit's own, and what a case has
     words = {"deltas", "repeat", "calls", "fail", "nothing_sent", "reject", "hang"}  # ways to answer, shown above
-    assert named | words | set(How.__annotations__) == set(Rule.__struct_fields__)
+    assert named | words | set(HowEnded.__annotations__) | set(How.__annotations__) == set(Rule.__struct_fields__)
 
 
 @pytest.mark.parametrize(
@@ -149,3 +151,21 @@ def test_alike_rules_have_names_of_their_own_so_that_they_are_counted_apart(tmp_
     on.says("x")
     (second,) = read_script(tmp_path / "script.toml")
     assert first != second
+
+
+@pytest.mark.parametrize("how", [{}, {"usage": {"output": 3}}, {"stop": "refusal"}])
+def test_who_says_nothing_is_told_what_would_say_it(tmp_path: Path, how: dict[str, Any]) -> None:
+    with pytest.raises(WrongRule, match=r'an answer without text is says\(""\), and echoes\(\) is an echo'):
+        On(Script(tmp_path / "script.toml"), {}).says(**how)
+
+
+def test_each_verb_takes_what_the_readme_says_it_takes(tmp_path: Path) -> None:
+    on = On(Script(tmp_path / "script.toml"), {})
+    for say in (partial(on.fails, "provider"), on.hangs):
+        say(delay_ms=1, delta_delay_ms=1, reasoning=["hm"], usage={"output": 3})
+        with pytest.raises(WrongRule, match="can't stand together"):
+            say(stop="end_turn")  # type: ignore[call-arg]
+    for ends_well in (partial(on.says, "x"), partial(on.calls, "look"), on.echoes):
+        ends_well(delay_ms=1, delta_delay_ms=1, reasoning=["hm"], usage="absent", stop="end_turn")
+    with pytest.raises(TypeError):
+        on.rejects("too odd", usage="absent")  # type: ignore[call-arg]

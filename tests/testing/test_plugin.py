@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -76,6 +77,29 @@ def test_a_failing_test_shows_the_end_of_the_daemon_s_log_and_a_passing_one_does
     assert "1 failed, 1 passed" in said
     assert said.count("- sidecar daemon ") == 1
     assert said.count('"fact": "ready"') == 1
+
+
+def test_a_report_shows_only_daemons_of_its_own_test_and_of_the_shared_one_only_what_is_new(tmp_path: Path) -> None:
+    said = said_of(
+        tmp_path,
+        "from sidecar.client import new_request\n\n"
+        "def ask(daemon, request_id):\n"
+        "    with daemon.client() as client:\n"
+        "        client.invoke(new_request('npc-fast', 'hello', request_id=request_id))\n"
+        "    assert daemon.asked == [], 'seen by ' + request_id\n\n"
+        "def test_one(sidecar_shared_daemon):\n    ask(sidecar_shared_daemon, 'first')\n\n"
+        "def test_two(sidecar_shared_daemon):\n    ask(sidecar_shared_daemon, 'second')\n\n"
+        "def test_own(sidecar_daemon):\n    ask(sidecar_daemon, 'third')\n\n"
+        "def test_none():\n    assert 0, 'without any'\n",
+        "--tb=line",
+    )
+    assert "4 failed" in said
+    assert said.count("- sidecar daemon ") == 3
+    facts = [
+        (json.loads(line)["fact"], json.loads(line).get("request")) for line in said.splitlines() if '"fact"' in line
+    ]
+    assert [request for fact, request in facts if fact == "completed"] == ["first", "second", "third"]
+    assert [fact for fact, _ in facts].count("ready") == 1, "of the shared one it is older than the tests"
 
 
 def test_a_daemon_that_cannot_start_is_told_once_and_in_its_own_words(tmp_path: Path) -> None:
