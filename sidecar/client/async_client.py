@@ -38,6 +38,7 @@ from sidecar.client.asking import (
 )
 from sidecar.client.async_link import AsyncLink
 from sidecar.client.errors import SidecarError, WhichCaller
+from sidecar.client.naming import checked_caller, checked_client_name, checked_id
 from sidecar.client.patience import Patience
 from sidecar.client.pieces import Telling
 from sidecar.client.reaching import checked_path
@@ -78,7 +79,7 @@ class AsyncClient:
         backoff_seconds_max: float = 1.0,
     ) -> None:
         self._path = checked_path(socket_path)
-        self._caller = caller
+        self._caller = checked_caller(caller)
         self._patience = Patience(
             connect_seconds_max=connect_seconds_max,
             grace_seconds=grace_seconds,
@@ -86,7 +87,7 @@ class AsyncClient:
             backoff_seconds_max=backoff_seconds_max,
             unread_bytes_max=unread_bytes_max,
         )
-        self._session = Session(client=name, wait_for_restart=wait_for_restart)
+        self._session = Session(client=checked_client_name(name), wait_for_restart=wait_for_restart)
         self._link: AsyncLink | None = None
 
     async def __aenter__(self) -> Self:
@@ -169,9 +170,12 @@ class AsyncClient:
     async def cancel(self, request_id: str, *, caller: str | None = None) -> None:
         """The deadline of this running request is now; whoever waits for it gets its end. Ignored if it doesn't run.
 
+        Raises TypeError or ValueError for what is no id, and IdentitySubstitution for a
+        caller that this user may not be.
         What it cost is usually the whole reservation: the provider may have billed it all.
         """
-        caller = caller or await self._known_caller()
+        checked_id("request_id", request_id)
+        caller = checked_caller(caller) or await self._known_caller()
         waiter, woken = self._waiter()
         with self._asking(waiter, partial(self._session.cancel, caller, request_id, waiter)):
             answer = await self._answer(waiter, woken)
@@ -200,9 +204,9 @@ class AsyncClient:
         """Asks, and waits no more at the end of the block, however that comes."""
         if self._link is None:
             raise RuntimeError("a client is open inside its `async with` only")
-        ask()
-        self._link.stir()
         try:
+            ask()
+            self._link.stir()
             yield
         finally:
             self._session.leave(waiter)

@@ -36,6 +36,7 @@ from sidecar.client.asking import (
 )
 from sidecar.client.blocking_link import BlockingLink
 from sidecar.client.errors import SidecarError
+from sidecar.client.naming import checked_caller, checked_client_name, checked_id
 from sidecar.client.patience import Patience
 from sidecar.client.pieces import Telling
 from sidecar.client.reaching import checked_path
@@ -72,7 +73,7 @@ class Client:
         backoff_seconds_first: float = 0.02,
         backoff_seconds_max: float = 1.0,
     ) -> None:
-        self._caller = caller
+        self._caller = checked_caller(caller)
         self._patience = Patience(
             connect_seconds_max=connect_seconds_max,
             grace_seconds=grace_seconds,
@@ -80,7 +81,7 @@ class Client:
             backoff_seconds_max=backoff_seconds_max,
             unread_bytes_max=unread_bytes_max,
         )
-        self._session = Session(client=name, wait_for_restart=wait_for_restart)
+        self._session = Session(client=checked_client_name(name), wait_for_restart=wait_for_restart)
         self._link = BlockingLink(checked_path(socket_path), self._session, self._patience)
 
     def __enter__(self) -> Self:
@@ -149,9 +150,12 @@ class Client:
     def cancel(self, request_id: str, *, caller: str | None = None) -> None:
         """The deadline of this running request is now; whoever waits for it gets its end. Ignored if it doesn't run.
 
+        Raises TypeError or ValueError for what is no id, and IdentitySubstitution for a
+        caller that this user may not be.
         What it cost is usually the whole reservation: the provider may have billed it all.
         """
-        caller = caller or self._known_caller()
+        checked_id("request_id", request_id)
+        caller = checked_caller(caller) or self._known_caller()
         waiter, woken = self._waiter()
         with self._asking(waiter, partial(self._session.cancel, caller, request_id, waiter)):
             answer = self._answer(waiter, woken)
@@ -177,7 +181,7 @@ class Client:
     def _asking(self, waiter: Waiter, ask: Callable[[], None]) -> Iterator[None]:
         """Asks, and waits no more at the end of the block, however that comes."""
         try:
-            self._link.post(ask)
+            self._link.post(ask, waiter)
             yield
         finally:
             if waiter.answer is None:
