@@ -22,6 +22,7 @@ from sidecar.client.answers import (
     quote_of,
     report_of,
     result_of,
+    told_of,
     welcome_of,
 )
 from sidecar.client.asking import (
@@ -138,10 +139,11 @@ class AsyncClient:
         invocation has all of these already: none may stand beside it.
         """
         invocation = await self._invocation(request, terms_of(request, terms))
-        frame = sealed(invocation)
-        waiter, woken = self._waiter(seconds_left(invocation))
-        with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
-            return result_of(await self._answer(waiter, woken))
+        with told_of(invocation):
+            frame = sealed(invocation)
+            waiter, woken = self._waiter(seconds_left(invocation))
+            with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
+                return result_of(await self._answer(waiter, woken))
 
     def stream(self, request: Asking, **terms: Unpack[TermsGiven]) -> Stream:
         """The events as they come: `async with client.stream(request) as stream: async for event in stream: ...`.
@@ -156,10 +158,11 @@ class AsyncClient:
         `terms` are those of invoke().
         """
         invocation = await self._invocation(request, terms_of(request, terms))
-        frame = sealed_quote(invocation)
-        waiter, woken = self._waiter()
-        with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
-            return quote_of(await self._answer(waiter, woken), invocation)
+        with told_of(invocation):
+            frame = sealed_quote(invocation)
+            waiter, woken = self._waiter()
+            with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
+                return quote_of(await self._answer(waiter, woken), invocation)
 
     async def status(self) -> TransportStatusReport:
         """What the daemon holds, as far as this user may see it."""
@@ -256,7 +259,8 @@ class Stream(OneRequest):
         self._enter()
         client = self._client
         self._invocation = invocation = await client._invocation(self._request, self._terms)
-        frame = sealed(invocation)
+        with told_of(invocation):
+            frame = sealed(invocation)
         waiter, self._woken = client._waiter(seconds_left(invocation), streams=True)
         assert waiter.live is not None
         self._telling = Telling(waiter.live)
@@ -274,13 +278,14 @@ class Stream(OneRequest):
     async def __anext__(self) -> TransportEvent:
         waiter, telling = self._inside()
         if self._rest is None:
-            await self._client._until(waiter, self._woken, waiter.has_something)
-            event = telling.next_live()
-            if event is not None:
-                return event
-            assert waiter.answer is not None
-            self._result = result_of(waiter.answer)
-            self._rest = iter(telling.rest(self._result.events))
+            with told_of(self.invocation):
+                await self._client._until(waiter, self._woken, waiter.has_something)
+                event = telling.next_live()
+                if event is not None:
+                    return event
+                assert waiter.answer is not None
+                self._result = result_of(waiter.answer)
+                self._rest = iter(telling.rest(self._result.events))
         for event in self._rest:
             return event
         raise StopAsyncIteration

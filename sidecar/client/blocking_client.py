@@ -20,6 +20,7 @@ from sidecar.client.answers import (
     quote_of,
     report_of,
     result_of,
+    told_of,
     welcome_of,
 )
 from sidecar.client.asking import (
@@ -120,9 +121,11 @@ class Client:
         invocation has all of these already: none may stand beside it.
         """
         invocation = self._invocation(request, terms_of(request, terms))
-        waiter, woken = self._waiter(seconds_left(invocation))
-        with self._asking(waiter, partial(self._session.invoke, sealed(invocation), *ids_of(invocation), waiter)):
-            return result_of(self._answer(waiter, woken))
+        with told_of(invocation):
+            frame = sealed(invocation)
+            waiter, woken = self._waiter(seconds_left(invocation))
+            with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
+                return result_of(self._answer(waiter, woken))
 
     def stream(self, request: Asking, **terms: Unpack[TermsGiven]) -> BlockingStream:
         """The events as they come: `with client.stream(request) as stream: for event in stream: ...`.
@@ -137,9 +140,11 @@ class Client:
         `terms` are those of invoke().
         """
         invocation = self._invocation(request, terms_of(request, terms))
-        waiter, woken = self._waiter()
-        with self._asking(waiter, partial(self._session.quote, sealed_quote(invocation), *ids_of(invocation), waiter)):
-            return quote_of(self._answer(waiter, woken), invocation)
+        with told_of(invocation):
+            frame = sealed_quote(invocation)
+            waiter, woken = self._waiter()
+            with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
+                return quote_of(self._answer(waiter, woken), invocation)
 
     def status(self) -> TransportStatusReport:
         """What the daemon holds, as far as this user may see it."""
@@ -219,12 +224,14 @@ class BlockingStream(OneRequest):
         self._enter()
         client = self._client
         self._invocation = invocation = client._invocation(self._request, self._terms)
-        frame, ids = sealed(invocation), ids_of(invocation)
+        with told_of(invocation):
+            frame, ids = sealed(invocation), ids_of(invocation)
         waiter, self._woken = client._waiter(seconds_left(invocation), streams=True)
         assert waiter.live is not None
         self._telling = Telling(waiter.live)
         self._block = client._asking(waiter, partial(client._session.invoke, frame, *ids, waiter))
-        self._block.__enter__()
+        with told_of(invocation):
+            self._block.__enter__()
         self._waiter = waiter
         return self
 
@@ -237,12 +244,13 @@ class BlockingStream(OneRequest):
     def __next__(self) -> TransportEvent:
         waiter, telling = self._inside()
         while self._rest is None:
-            self._client._until(waiter, self._woken, waiter.has_something)
-            answer = waiter.answer  # looked at first: what is unread then came before it
-            event = telling.next_live()
-            if event is not None:
-                return event
-            if answer is not None:
-                self._result = result_of(answer)
-                self._rest = iter(telling.rest(self._result.events))
+            with told_of(self.invocation):
+                self._client._until(waiter, self._woken, waiter.has_something)
+                answer = waiter.answer  # looked at first: what is unread then came before it
+                event = telling.next_live()
+                if event is not None:
+                    return event
+                if answer is not None:
+                    self._result = result_of(answer)
+                    self._rest = iter(telling.rest(self._result.events))
         return next(self._rest)

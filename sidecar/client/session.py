@@ -215,7 +215,11 @@ class Session:
         self._invocations.clear()  # also those that were left: no answer of theirs will come
 
     def gave_up(self, waiter: Waiter) -> SidecarError:
-        """Why a waiter that ran out of time has no answer."""
+        """Why a waiter that ran out of time has no answer, and how long it has waited."""
+        trouble = self._why_unanswered(waiter)
+        return trouble.after(waiter.give_up_at - waiter.since) if isinstance(trouble, Disconnected) else trouble
+
+    def _why_unanswered(self, waiter: Waiter) -> SidecarError:
         if waiter.asked is not None and waiter.asked.parked is not None:
             return waiter.asked.parked
         if self.welcome is not None and waiter.sent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from kit.fake_daemon import FakeDaemon, Peer, fake_daemon
 from kit.three_clients import Way
 
 from sidecar.client import DaemonError, Disconnected, RequestFailed, SidecarError, new_request
-from sidecar.contract.values import Failed
+from sidecar.contract.values import Failed, TransportInvocation
 
 
 def asked(request_id: str = "r1", text: str = "hello") -> Any:
@@ -87,6 +88,42 @@ def test_a_reset_is_a_lost_connection_as_well(way: Way, path: Path) -> None:
 
     with fake_daemon(path, resetting, resetting, answering):
         way.run(body)
+
+
+def test_after_it_was_lost_for_good_the_error_has_what_sends_the_same_bytes(way: Way, path: Path) -> None:
+    """Told by each call that has an invocation, a stream's loop among them."""
+
+    def losing(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        fake.listening_no_more()
+
+    async def streamed(client: Any, request: Any) -> None:
+        async with client.stream(request, timeout_seconds=0.2) as stream:
+            async for _ in stream:
+                pass
+
+    async def body(streams: bool) -> TransportInvocation:
+        async with way.client(path, connect_seconds_max=0.1, grace_seconds=0.1) as client:
+            call = streamed(client, asked()) if streams else client.invoke(asked(), timeout_seconds=0.2)
+            error = await raised(Disconnected, call)
+            assert error.retry == "same_bytes"
+            assert "invoke(error.invocation)" in error.what_to_do
+            assert (await raised(Disconnected, client.quote(asked("r2")))).invocation.request.request_id == "r2"
+            assert (await raised(Disconnected, client.status())).invocation is None
+            return pickle.loads(pickle.dumps(error)).invocation
+
+    async def again(invocation: TransportInvocation) -> None:
+        async with way.client(path) as client:
+            assert (await client.invoke(invocation)).text == "of r1"
+
+    for streams in (False, True):
+        with fake_daemon(path, losing) as fake:
+            invocation = way.run(partial(body, streams))
+            sent = fake.frames("invocation")
+        with fake_daemon(path, answering) as back:
+            way.run(partial(again, invocation))
+            assert back.frames("invocation") == sent
 
 
 def test_quotes_and_status_are_asked_again_too(way: Way, path: Path) -> None:
