@@ -21,7 +21,7 @@ from typing import Final
 
 from sidecar.client.errors import Disconnected, SidecarError
 from sidecar.client.patience import Patience
-from sidecar.client.reaching import hung_up, unreachable
+from sidecar.client.reaching import connected_socket, hung_up, unreachable
 from sidecar.client.session import ConnectionOver, Session
 from sidecar.client.waiting import Waiter
 
@@ -157,12 +157,9 @@ class BlockingLink:
         if not session.wants_connection:
             return
         self._next_attempt_at = time.monotonic() + next(self._delays)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.setblocking(False)
-            connection.connect(self._path)
+            connection = connected_socket(self._path)
         except OSError as error:
-            connection.close()
             forbidden = isinstance(error, PermissionError) and not session.was_welcomed
             session.unreachable(unreachable(self._path, error), for_good=forbidden)
             return
