@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Self
 from sidecar.client import meanings
 from sidecar.client.meanings import ConnectionFault, Meaning, Retry
 from sidecar.contract.client_frames import CANCELLED
+from sidecar.contract.ids import is_id
 from sidecar.contract.values import (
     Failed,
     FailureKind,
@@ -84,7 +85,12 @@ class Refused(SidecarError):
 
     def told(self) -> str:
         about = f" ({self.complaint})" if self.complaint else ""
-        return f"{self.request_id} of {self.caller} is refused: {self.refusal}{about}"
+        return f"{_shown(self.request_id)} of {_shown(self.caller)} is refused: {self.refusal}{about}"
+
+
+def _shown(given: object) -> str:
+    """An id as it is; what a program gave in its place so that it can be printed."""
+    return given if isinstance(given, str) and is_id(given) else f"{given!a:.80}"
 
 
 class Expired(Refused):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -103,6 +103,11 @@ def test_the_advice_names_what_has_the_rest_of_it() -> None:
     assert "invocation" in ReplayConflict("dungeon", "r1").what_to_do
     assert Disconnected("lost").about(INVOCATION).what_to_do.endswith("invoke(error.invocation)")
     assert "error.invocation" not in Disconnected("lost").what_to_do
+
+
+@pytest.mark.parametrize("request_id", ["\ud800", "x y", "x" * 300, 5, None])
+def test_a_refusal_of_what_is_no_id_can_still_be_printed(request_id: Any) -> None:
+    str(Malformed("dungeon", request_id, "request.request_id: no id")).encode()
 
 
 def test_one_trouble_of_many_is_told_to_each_with_its_own_invocation() -> None:
