@@ -23,7 +23,6 @@ from msgspec import structs
 
 from sidecar.connectors.promise import Answer, Lowered
 from sidecar.connectors.recorded_format import (
-    FORMAT,
     Heard,
     RecordedEnd,
     RecordedEvent,
@@ -55,7 +54,7 @@ def recording(*events: RecordedEvent, **changes: Any) -> Recording:
     request = build.request()
     of_request = digests(request)
     members: dict[str, Any] = {
-        "format": FORMAT,
+        "format": "sidecar.recording.v1",
         "provider_request_sha256": of_request.exact,
         "without_ids_sha256": of_request.without_ids,
         "kind": "scripted",
@@ -181,16 +180,31 @@ async def test_a_key_inside_a_reasoning_block_is_not_written(tmp_path: Path, for
     assert SECRET not in log
 
 
-async def test_a_tool_call_s_arguments_with_the_escaped_key_are_not_written(tmp_path: Path) -> None:
-    class Calls(Scripted):
-        async def exchange(self, lowered: Lowered, answer: Answer) -> None:
-            await trio.lowlevel.checkpoint()
-            answer.sent = True
-            answer.hide(SECRET)
-            answer.tool_call("c1", "look", json.dumps({"key": SECRET}))
-            answer.complete("tool_use", USED)
+class Calls(Scripted):
+    """Calls a tool with these arguments."""
 
-    answer, log = await recorded(tmp_path, Calls(), "scripted")
+    def __init__(self, arguments: str) -> None:
+        super().__init__()
+        self._arguments = arguments
+
+    async def exchange(self, lowered: Lowered, answer: Answer) -> None:
+        await trio.lowlevel.checkpoint()
+        answer.sent = True
+        answer.hide(SECRET)
+        answer.tool_call("c1", "look", self._arguments)
+        answer.complete("tool_use", USED)
+
+
+async def test_a_tool_call_s_arguments_are_written_without_the_escaped_key(tmp_path: Path) -> None:
+    _, log = await recorded(tmp_path, Calls(json.dumps({"key": SECRET})), "scripted")
+    assert "<credential>" in written(tmp_path)
+    assert SECRET not in written(tmp_path)
+    assert "not_recorded" not in log
+
+
+async def test_a_tool_call_s_arguments_with_the_key_in_base64_are_not_written(tmp_path: Path) -> None:
+    encoded = base64.b64encode(SECRET.encode()).decode()
+    answer, log = await recorded(tmp_path, Calls(json.dumps({"key": encoded})), "scripted")
     assert answer.tool_calls == 1
     assert written(tmp_path) == ""
     assert "error not_recorded" in log
