@@ -132,6 +132,27 @@ def test_the_block_for_a_process_answers_with_the_example_that_it_names(tmp_path
     assert called.stdout == "Who goes there?"
 
 
+LOOKS = """
+[[rule]]
+tool = "look"
+deltas = ["A staircase leads down."]
+
+[[rule]]
+text = "Look"
+calls = [{name = "look", arguments = '{"at": "door"}'}]
+"""
+
+
+def test_the_turn_with_a_tool_ends_in_what_is_said_to_its_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = README.partition("### Clients in Python\n")[2].partition("\n### ")[0]
+    turn = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    with running_daemon(tmp_path, script=LOOKS) as daemon:
+        exec(turn.replace("run/requests.sock", str(daemon.socket_path)).replace("npc-fast", "npc"), {})
+    assert capsys.readouterr().out == "A staircase leads down.\n"
+
+
 OF_PROCESSES = {
     CONNECTOR_REQUEST: ConnectorRequest,
     CONNECTOR_EVENT: ConnectorEvent,

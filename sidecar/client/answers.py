@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from msgspec import Struct
 
 from sidecar.client.errors import REFUSED, Refused, RequestFailed, SidecarError, WhichCaller
@@ -142,6 +145,15 @@ def only_caller(welcome: TransportWelcome) -> str:
     if len(welcome.callers) != 1:
         raise WhichCaller(welcome.callers)
     return welcome.callers[0]
+
+
+@contextmanager
+def told_of(invocation: TransportInvocation) -> Iterator[None]:
+    """What goes wrong in this block is told as wrong with this invocation, so that it can be sent again."""
+    try:
+        yield
+    except SidecarError as error:
+        raise error.about(invocation) from None
 
 
 def not_ended() -> RuntimeError:

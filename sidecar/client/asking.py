@@ -50,10 +50,17 @@ def new_request(
     reasoning_effort: ReasoningEffort | None = None,
     cache_retention: CacheRetention | None = None,
 ) -> ProviderRequest:
-    """A request to this model, with one user's text or a whole conversation as `input`, and fresh ids unless given."""
+    """A request to this model, with one user's text or a whole conversation as `input`, and fresh ids unless given.
+
+    Raises TypeError for both or neither of them, and ValueError for one that is empty.
+    """
     if (text is None) == (input is None):
         raise TypeError("a request takes either a text or input=")
+    if text == "":
+        raise ValueError("the text is empty: a request says something")
     items = tuple(input) if input is not None else (InputItem(user_text=UserText(text=text or "")),)
+    if not items:
+        raise ValueError("the input is empty: a request has one item at least")
     return ProviderRequest(
         schema_id=PROVIDER_REQUEST,
         request_id=request_id or f"request-{secrets.token_hex(12)}",
@@ -97,7 +104,9 @@ class TermsGiven(TypedDict, total=False):
 
 
 def terms_of(request: Asking, given: TermsGiven) -> Terms:
-    """The terms of a call. Raises TypeError for what is none, and for any beside an invocation, which has its own."""
+    """The terms of a call. Raises TypeError for what is no request or no term, and for any beside an invocation."""
+    if not isinstance(request, ProviderRequest | TransportInvocation):
+        raise TypeError(f"a request is wanted: new_request(model, text); this is {type(request).__name__}")
     if unknown := given.keys() - TermsGiven.__annotations__.keys():
         known = ", ".join(TermsGiven.__annotations__)
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}: the terms of an invocation are {known}")

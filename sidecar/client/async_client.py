@@ -22,6 +22,7 @@ from sidecar.client.answers import (
     quote_of,
     report_of,
     result_of,
+    told_of,
     welcome_of,
 )
 from sidecar.client.asking import (
@@ -38,6 +39,7 @@ from sidecar.client.asking import (
 )
 from sidecar.client.async_link import AsyncLink
 from sidecar.client.errors import SidecarError, WhichCaller
+from sidecar.client.naming import checked_caller, checked_client_name, checked_id
 from sidecar.client.patience import Patience
 from sidecar.client.pieces import Telling
 from sidecar.client.reaching import checked_path
@@ -78,7 +80,7 @@ class AsyncClient:
         backoff_seconds_max: float = 1.0,
     ) -> None:
         self._path = checked_path(socket_path)
-        self._caller = caller
+        self._caller = checked_caller(caller)
         self._patience = Patience(
             connect_seconds_max=connect_seconds_max,
             grace_seconds=grace_seconds,
@@ -86,7 +88,7 @@ class AsyncClient:
             backoff_seconds_max=backoff_seconds_max,
             unread_bytes_max=unread_bytes_max,
         )
-        self._session = Session(client=name, wait_for_restart=wait_for_restart)
+        self._session = Session(client=checked_client_name(name), wait_for_restart=wait_for_restart)
         self._link: AsyncLink | None = None
 
     async def __aenter__(self) -> Self:
@@ -137,10 +139,11 @@ class AsyncClient:
         invocation has all of these already: none may stand beside it.
         """
         invocation = await self._invocation(request, terms_of(request, terms))
-        frame = sealed(invocation)
-        waiter, woken = self._waiter(seconds_left(invocation))
-        with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
-            return result_of(await self._answer(waiter, woken))
+        with told_of(invocation):
+            frame = sealed(invocation)
+            waiter, woken = self._waiter(seconds_left(invocation))
+            with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
+                return result_of(await self._answer(waiter, woken))
 
     def stream(self, request: Asking, **terms: Unpack[TermsGiven]) -> Stream:
         """The events as they come: `async with client.stream(request) as stream: async for event in stream: ...`.
@@ -155,10 +158,11 @@ class AsyncClient:
         `terms` are those of invoke().
         """
         invocation = await self._invocation(request, terms_of(request, terms))
-        frame = sealed_quote(invocation)
-        waiter, woken = self._waiter()
-        with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
-            return quote_of(await self._answer(waiter, woken), invocation)
+        with told_of(invocation):
+            frame = sealed_quote(invocation)
+            waiter, woken = self._waiter()
+            with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
+                return quote_of(await self._answer(waiter, woken), invocation)
 
     async def status(self) -> TransportStatusReport:
         """What the daemon holds, as far as this user may see it."""
@@ -169,9 +173,12 @@ class AsyncClient:
     async def cancel(self, request_id: str, *, caller: str | None = None) -> None:
         """The deadline of this running request is now; whoever waits for it gets its end. Ignored if it doesn't run.
 
+        Raises TypeError or ValueError for what is no id, and IdentitySubstitution for a
+        caller that this user may not be.
         What it cost is usually the whole reservation: the provider may have billed it all.
         """
-        caller = caller or await self._known_caller()
+        checked_id("request_id", request_id)
+        caller = checked_caller(caller) or await self._known_caller()
         waiter, woken = self._waiter()
         with self._asking(waiter, partial(self._session.cancel, caller, request_id, waiter)):
             answer = await self._answer(waiter, woken)
@@ -200,9 +207,9 @@ class AsyncClient:
         """Asks, and waits no more at the end of the block, however that comes."""
         if self._link is None:
             raise RuntimeError("a client is open inside its `async with` only")
-        ask()
-        self._link.stir()
         try:
+            ask()
+            self._link.stir()
             yield
         finally:
             self._session.leave(waiter)
@@ -252,7 +259,8 @@ class Stream(OneRequest):
         self._enter()
         client = self._client
         self._invocation = invocation = await client._invocation(self._request, self._terms)
-        frame = sealed(invocation)
+        with told_of(invocation):
+            frame = sealed(invocation)
         waiter, self._woken = client._waiter(seconds_left(invocation), streams=True)
         assert waiter.live is not None
         self._telling = Telling(waiter.live)
@@ -270,13 +278,14 @@ class Stream(OneRequest):
     async def __anext__(self) -> TransportEvent:
         waiter, telling = self._inside()
         if self._rest is None:
-            await self._client._until(waiter, self._woken, waiter.has_something)
-            event = telling.next_live()
-            if event is not None:
-                return event
-            assert waiter.answer is not None
-            self._result = result_of(waiter.answer)
-            self._rest = iter(telling.rest(self._result.events))
+            with told_of(self.invocation):
+                await self._client._until(waiter, self._woken, waiter.has_something)
+                event = telling.next_live()
+                if event is not None:
+                    return event
+                assert waiter.answer is not None
+                self._result = result_of(waiter.answer)
+                self._rest = iter(telling.rest(self._result.events))
         for event in self._rest:
             return event
         raise StopAsyncIteration

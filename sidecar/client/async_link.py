@@ -13,19 +13,18 @@ brings its own crash back to whoever waits and whoever closes.
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from typing import Any, Final
 
 import anyio
-from anyio.abc import ByteStream
 
 from sidecar.client.errors import Disconnected, SidecarError
 from sidecar.client.patience import Patience
-from sidecar.client.reaching import hung_up, unreachable
+from sidecar.client.reaching import connected_socket, hung_up, unreachable
 from sidecar.client.session import ConnectionOver, Session
 
 _RECEIVE_BYTES: Final = 65_536
-_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 
 
 class AsyncLink:
@@ -86,13 +85,13 @@ class AsyncLink:
                     continue
             is_first = False
             try:
-                stream = await anyio.connect_unix(self._path)
+                connection = connected_socket(self._path)
             except OSError as error:
                 forbidden = isinstance(error, PermissionError) and not session.was_welcomed
                 session.unreachable(unreachable(self._path, error), for_good=forbidden)
                 continue
-            async with stream:
-                session.lost(await self._carried(stream))
+            with connection:
+                session.lost(await self._carried(connection))
             if session.has_progressed:
                 delays, is_first = self._patience.delays(), True
 
@@ -102,34 +101,41 @@ class AsyncLink:
             while self._session.wants_connection:
                 await self._stirred.wait()
 
-    async def _carried(self, stream: ByteStream) -> SidecarError:
+    async def _carried(self, connection: socket.socket) -> SidecarError:
         """Serves this connection until it is over; why it is."""
         self._session.connected()
         async with anyio.create_task_group() as both:
-            both.start_soon(self._write, stream)
-            trouble = await self._read(stream)
+            both.start_soon(self._write, connection)
+            trouble = await self._read(connection)
             both.cancel_scope.cancel()
         return trouble
 
-    async def _read(self, stream: ByteStream) -> SidecarError:
+    async def _read(self, connection: socket.socket) -> SidecarError:
         while True:
+            await anyio.wait_readable(connection)
             try:
-                received = await stream.receive(_RECEIVE_BYTES)
-            except _GONE as why:
-                return hung_up(self._path, why.__cause__)
+                received = connection.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as why:
+                return hung_up(self._path, why)
+            if not received:
+                return hung_up(self._path)
             try:
                 self._session.receive(received)
             except ConnectionOver as over:
                 return over.trouble
             self.stir()
 
-    async def _write(self, stream: ByteStream) -> None:
+    async def _write(self, connection: socket.socket) -> None:
         while True:
-            outgoing = self._session.outgoing()
-            if not outgoing:
+            unsent = memoryview(self._session.outgoing())
+            if not unsent:
                 await self._stirred.wait()
-                continue
-            try:
-                await stream.send(outgoing)
-            except _GONE:
-                return  # what the daemon said before it closed, and that it closed, is for the reader
+            while unsent:
+                try:
+                    unsent = unsent[connection.send(unsent) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(connection)
+                except OSError:
+                    return  # what the daemon said before it closed, and that it closed, is for the reader

@@ -20,6 +20,7 @@ from sidecar.client.answers import (
     quote_of,
     report_of,
     result_of,
+    told_of,
     welcome_of,
 )
 from sidecar.client.asking import (
@@ -36,6 +37,7 @@ from sidecar.client.asking import (
 )
 from sidecar.client.blocking_link import BlockingLink
 from sidecar.client.errors import SidecarError
+from sidecar.client.naming import checked_caller, checked_client_name, checked_id
 from sidecar.client.patience import Patience
 from sidecar.client.pieces import Telling
 from sidecar.client.reaching import checked_path
@@ -72,7 +74,7 @@ class Client:
         backoff_seconds_first: float = 0.02,
         backoff_seconds_max: float = 1.0,
     ) -> None:
-        self._caller = caller
+        self._caller = checked_caller(caller)
         self._patience = Patience(
             connect_seconds_max=connect_seconds_max,
             grace_seconds=grace_seconds,
@@ -80,7 +82,7 @@ class Client:
             backoff_seconds_max=backoff_seconds_max,
             unread_bytes_max=unread_bytes_max,
         )
-        self._session = Session(client=name, wait_for_restart=wait_for_restart)
+        self._session = Session(client=checked_client_name(name), wait_for_restart=wait_for_restart)
         self._link = BlockingLink(checked_path(socket_path), self._session, self._patience)
 
     def __enter__(self) -> Self:
@@ -119,9 +121,11 @@ class Client:
         invocation has all of these already: none may stand beside it.
         """
         invocation = self._invocation(request, terms_of(request, terms))
-        waiter, woken = self._waiter(seconds_left(invocation))
-        with self._asking(waiter, partial(self._session.invoke, sealed(invocation), *ids_of(invocation), waiter)):
-            return result_of(self._answer(waiter, woken))
+        with told_of(invocation):
+            frame = sealed(invocation)
+            waiter, woken = self._waiter(seconds_left(invocation))
+            with self._asking(waiter, partial(self._session.invoke, frame, *ids_of(invocation), waiter)):
+                return result_of(self._answer(waiter, woken))
 
     def stream(self, request: Asking, **terms: Unpack[TermsGiven]) -> BlockingStream:
         """The events as they come: `with client.stream(request) as stream: for event in stream: ...`.
@@ -136,9 +140,11 @@ class Client:
         `terms` are those of invoke().
         """
         invocation = self._invocation(request, terms_of(request, terms))
-        waiter, woken = self._waiter()
-        with self._asking(waiter, partial(self._session.quote, sealed_quote(invocation), *ids_of(invocation), waiter)):
-            return quote_of(self._answer(waiter, woken), invocation)
+        with told_of(invocation):
+            frame = sealed_quote(invocation)
+            waiter, woken = self._waiter()
+            with self._asking(waiter, partial(self._session.quote, frame, *ids_of(invocation), waiter)):
+                return quote_of(self._answer(waiter, woken), invocation)
 
     def status(self) -> TransportStatusReport:
         """What the daemon holds, as far as this user may see it."""
@@ -149,9 +155,12 @@ class Client:
     def cancel(self, request_id: str, *, caller: str | None = None) -> None:
         """The deadline of this running request is now; whoever waits for it gets its end. Ignored if it doesn't run.
 
+        Raises TypeError or ValueError for what is no id, and IdentitySubstitution for a
+        caller that this user may not be.
         What it cost is usually the whole reservation: the provider may have billed it all.
         """
-        caller = caller or self._known_caller()
+        checked_id("request_id", request_id)
+        caller = checked_caller(caller) or self._known_caller()
         waiter, woken = self._waiter()
         with self._asking(waiter, partial(self._session.cancel, caller, request_id, waiter)):
             answer = self._answer(waiter, woken)
@@ -177,7 +186,7 @@ class Client:
     def _asking(self, waiter: Waiter, ask: Callable[[], None]) -> Iterator[None]:
         """Asks, and waits no more at the end of the block, however that comes."""
         try:
-            self._link.post(ask)
+            self._link.post(ask, waiter)
             yield
         finally:
             if waiter.answer is None:
@@ -215,12 +224,14 @@ class BlockingStream(OneRequest):
         self._enter()
         client = self._client
         self._invocation = invocation = client._invocation(self._request, self._terms)
-        frame, ids = sealed(invocation), ids_of(invocation)
+        with told_of(invocation):
+            frame, ids = sealed(invocation), ids_of(invocation)
         waiter, self._woken = client._waiter(seconds_left(invocation), streams=True)
         assert waiter.live is not None
         self._telling = Telling(waiter.live)
         self._block = client._asking(waiter, partial(client._session.invoke, frame, *ids, waiter))
-        self._block.__enter__()
+        with told_of(invocation):
+            self._block.__enter__()
         self._waiter = waiter
         return self
 
@@ -233,12 +244,13 @@ class BlockingStream(OneRequest):
     def __next__(self) -> TransportEvent:
         waiter, telling = self._inside()
         while self._rest is None:
-            self._client._until(waiter, self._woken, waiter.has_something)
-            answer = waiter.answer  # looked at first: what is unread then came before it
-            event = telling.next_live()
-            if event is not None:
-                return event
-            if answer is not None:
-                self._result = result_of(answer)
-                self._rest = iter(telling.rest(self._result.events))
+            with told_of(self.invocation):
+                self._client._until(waiter, self._woken, waiter.has_something)
+                answer = waiter.answer  # looked at first: what is unread then came before it
+                event = telling.next_live()
+                if event is not None:
+                    return event
+                if answer is not None:
+                    self._result = result_of(answer)
+                    self._rest = iter(telling.rest(self._result.events))
         return next(self._rest)

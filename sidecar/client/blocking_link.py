@@ -21,11 +21,12 @@ from typing import Final
 
 from sidecar.client.errors import Disconnected, SidecarError
 from sidecar.client.patience import Patience
-from sidecar.client.reaching import hung_up, unreachable
+from sidecar.client.reaching import connected_socket, hung_up, unreachable
 from sidecar.client.session import ConnectionOver, Session
 from sidecar.client.waiting import Waiter
 
 _RECEIVE_BYTES: Final = 65_536
+OVERDUE_SECONDS: Final = 60.0  # so long past its time a waiter is nobody: it was to leave, and could not
 
 
 class BlockingLink:
@@ -35,7 +36,7 @@ class BlockingLink:
         self._path = path
         self._session = session
         self._patience = patience
-        self._acts: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._acts: SimpleQueue[tuple[Callable[[], None], Waiter | None]] = SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process: int | None = None  # the one that the thread is in
@@ -48,13 +49,16 @@ class BlockingLink:
 
     # --- for callers' threads ---------------------------------------------------------------------------------
 
-    def post(self, act: Callable[[], None]) -> None:
-        """Does this in the thread, in the order of the calls. Raises Disconnected where there can't be one."""
+    def post(self, act: Callable[[], None], waiter: Waiter | None = None) -> None:
+        """Does this in the thread, in the order of the calls. Raises Disconnected where there can't be one.
+
+        What goes wrong in it is told to this waiter, and to nobody else.
+        """
         if self._process not in (None, os.getpid()):
             raise Disconnected("this client was in use before a fork", "forked")
         if not self._is_started() and not self._ending:
             self._start()
-        self._acts.put(act)
+        self._acts.put((act, waiter))
         if self._ending:  # asked last, so that nothing is handed over that nobody takes
             raise self._closed
         self._wake()
@@ -126,7 +130,13 @@ class BlockingLink:
     def _act_all(self) -> None:
         with suppress(Empty):
             while True:
-                self._acts.get_nowait()()
+                act, waiter = self._acts.get_nowait()
+                try:
+                    act()
+                except Exception as fault:
+                    if waiter is None:
+                        raise
+                    waiter.settle(Disconnected(f"the client itself has failed: {fault!r}", "crashed"))
 
     def _seconds_to_attempt(self) -> float | None:
         """How long to sleep: to the next attempt to connect, or until something happens."""
@@ -143,13 +153,13 @@ class BlockingLink:
             return
         if time.monotonic() < self._next_attempt_at:
             return
+        session.drop_overdue(time.monotonic() - OVERDUE_SECONDS)
+        if not session.wants_connection:
+            return
         self._next_attempt_at = time.monotonic() + next(self._delays)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.setblocking(False)
-            connection.connect(self._path)
+            connection = connected_socket(self._path)
         except OSError as error:
-            connection.close()
             forbidden = isinstance(error, PermissionError) and not session.was_welcomed
             session.unreachable(unreachable(self._path, error), for_good=forbidden)
             return

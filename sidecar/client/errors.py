@@ -7,10 +7,13 @@ its `args`, so it survives pickling between processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from copy import copy
+from typing import ClassVar, Final, Self
 
 from sidecar.client import meanings
 from sidecar.client.meanings import ConnectionFault, Meaning, Retry
+from sidecar.contract.client_frames import CANCELLED
+from sidecar.contract.ids import is_id
 from sidecar.contract.values import (
     Failed,
     FailureKind,
@@ -18,6 +21,7 @@ from sidecar.contract.values import (
     Transported,
     TransportErrorCode,
     TransportEvent,
+    TransportInvocation,
     TransportReceipt,
     Usage,
 )
@@ -25,7 +29,19 @@ from sidecar.contract.waits import wait_in
 
 
 class SidecarError(Exception):
-    """A call that brought no answer. `retry` says which retry is safe, `what_to_do` is a sentence for a person."""
+    """A call that brought no answer. `retry` says which retry is safe, `what_to_do` is a sentence for a person.
+
+    `invocation` is what the call was about, where it had one: invoke() takes it
+    and sends the very same bytes again, which are never paid for twice.
+    """
+
+    invocation: TransportInvocation | None = None
+
+    def about(self, invocation: TransportInvocation) -> Self:
+        """The same, of this invocation. A copy: one trouble may be that of many."""
+        mine = copy(self)
+        mine.invocation = invocation
+        return mine
 
     @property
     def meaning(self) -> Meaning:
@@ -37,6 +53,8 @@ class SidecarError(Exception):
 
     @property
     def what_to_do(self) -> str:
+        if self.retry == "same_bytes" and self.invocation is not None:
+            return f"{self.meaning.what_to_do}; the same bytes are invoke(error.invocation)"
         return self.meaning.what_to_do
 
     def told(self) -> str:
@@ -67,7 +85,12 @@ class Refused(SidecarError):
 
     def told(self) -> str:
         about = f" ({self.complaint})" if self.complaint else ""
-        return f"{self.request_id} of {self.caller} is refused: {self.refusal}{about}"
+        return f"{_shown(self.request_id)} of {_shown(self.caller)} is refused: {self.refusal}{about}"
+
+
+def _shown(given: object) -> str:
+    """An id as it is; what a program gave in its place so that it can be printed."""
+    return given if isinstance(given, str) and is_id(given) else f"{given!a:.80}"
 
 
 class Expired(Refused):
@@ -112,6 +135,11 @@ class ReplayConflict(Refused):
 
 class Malformed(Refused):
     refusal = "Malformed"
+
+    @property
+    def what_to_do(self) -> str:
+        told = super().what_to_do
+        return told if self.complaint else f"{told}; the daemon's log says which rule"
 
 
 class ForeignReasoningState(Refused):
@@ -170,8 +198,13 @@ class RequestFailed(SidecarError):
         return wait_in(self.message)
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether a cancel brought it about."""
+        return self.kind == "timeout" and self.message.startswith(CANCELLED)
+
+    @property
     def meaning(self) -> Meaning:
-        return meanings.FAILURES[self.kind]
+        return meanings.CANCELLED if self.is_cancelled else meanings.FAILURES[self.kind]
 
     def told(self) -> str:
         return f"{self.receipt.request_id} has failed: {self.kind}: {self.message}"
@@ -202,6 +235,10 @@ class Disconnected(SidecarError):
     def __init__(self, why: str, fault: ConnectionFault = "no_daemon") -> None:
         super().__init__(why, fault)
         self.fault: ConnectionFault = fault
+
+    def after(self, seconds: float) -> Disconnected:
+        """The same, found after so long a wait."""
+        return Disconnected(f"{self.args[0]} (waited {round(seconds, 1):g} s)", self.fault)
 
     @property
     def meaning(self) -> Meaning:

@@ -41,10 +41,16 @@ REFUSALS: Final[Mapping[Refusal, Meaning]] = {
     "ModelNotAllowed": Meaning("no", "ask for a model that the daemon's configuration allows this caller"),
     "OutputBound": Meaning("no", "lower max_output_tokens: it is above the caller's bound or the model's"),
     "CostBound": Meaning("no", "raise max_cost_micro_usd or ask for less; quote() says the worst case"),
-    "ReplayConflict": Meaning("no", "give a new request a new request_id, and a retry exactly the bytes it had before"),
+    "ReplayConflict": Meaning(
+        "no",
+        "send a retry as it was before, which is the first error's invocation or what prepare() gave;"
+        " only what is a new request takes a new request_id",
+    ),
     "InFlight": Meaning("same_bytes", "wait until it has ended, then send the same bytes again for its answer"),
     "Indeterminate": Meaning(
-        "no", "let a person decide: a crash left it unknown whether it ran, and a new id may pay twice"
+        "no",
+        "let a person decide with `sidecar ledger resolve`: a crash left it unknown whether it ran,"
+        " and a new id may pay twice",
     ),
     "ForeignReasoningState": Meaning("no", "leave out the reasoning states of other providers"),
     "ProviderRejected": Meaning("no", "change the request: its provider is known not to take it"),
@@ -57,10 +63,13 @@ FAILURES: Final[Mapping[FailureKind, Meaning]] = {
     "authentication": Meaning("no", "let a person look at the daemon's credential and account for this provider"),
     "rate_limited": Meaning("new_id", "wait, for retry_after_seconds where it is known, then ask with a new id"),
     "unavailable": Meaning("new_id", "ask again with a new id: the provider could not be reached or broke off"),
-    "timeout": Meaning("new_id", "ask again with a new id and perhaps more time; a cancelled request ends so, too"),
+    "timeout": Meaning("new_id", "ask again with a new id and perhaps more time"),
     "provider": Meaning("no", "look at the message: the provider's answer made no sense, and seldom will"),
     "result_size": Meaning("no", "ask for less: the answer was larger than a bound of the daemon"),
 }
+
+# The failure of a request that somebody cancelled is a timeout by its kind.
+CANCELLED: Final = Meaning("new_id", "it was cancelled: a new try takes a new id")
 
 DAEMON_ERRORS: Final[Mapping[TransportErrorCode, Meaning]] = {
     "not_admitted": Meaning("no", "let the daemon's configuration name a caller for this user"),

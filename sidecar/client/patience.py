@@ -33,6 +33,7 @@ class Patience(Struct, frozen=True, kw_only=True):
             seconds_left = self.connect_seconds_max
         return Waiter(
             wake,
+            since=now,
             send_by=now + self.connect_seconds_max,
             answer_by=now + seconds_left + self.grace_seconds,
             live=LiveRun(self.unread_bytes_max) if streams else None,

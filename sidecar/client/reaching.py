@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from typing import Literal
 
@@ -28,6 +29,23 @@ def checked_path(path: str | os.PathLike[str]) -> str:
     if (complaint := path_complaint(socket_path)) is not None:
         raise ValueError(f"the socket path {complaint}")
     return socket_path
+
+
+def connected_socket(path: str) -> socket.socket:
+    """A connection to what listens there, which never blocks. Raises OSError.
+
+    A Unix socket connects at once or not at all. While the daemon's backlog is
+    full that is BlockingIOError: no event loop can wait for its end, so those
+    that try burn a core; whoever wants the connection tries again later.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def why_unreachable(path: str, error: OSError) -> tuple[Unreachable, str]:

@@ -24,7 +24,14 @@ from collections import deque
 from typing import Final, NoReturn
 
 from sidecar.client import daemon_frames
-from sidecar.client.errors import DaemonError, Disconnected, NotADaemon, ReplayConflict, SidecarError
+from sidecar.client.errors import (
+    DaemonError,
+    Disconnected,
+    IdentitySubstitution,
+    NotADaemon,
+    ReplayConflict,
+    SidecarError,
+)
 from sidecar.client.waiting import Answer, Asked, Kind, Sent, Waiter
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import (
@@ -109,7 +116,7 @@ class Session:
             self._ask(Asked("welcome", b""), waiter)
 
     def cancel(self, caller: str, request_id: str, waiter: Waiter) -> None:
-        """The answer is Sent. What was not sent yet ends here and now."""
+        """The answer is Sent, or IdentitySubstitution. What was not sent yet ends here and now."""
         asked = self._invocations.get((caller, request_id))
         if asked is not None and not asked.out:
             ended = Disconnected(f"{request_id} was cancelled before it was sent", "cancelled_unsent")
@@ -134,6 +141,12 @@ class Session:
             self._unsent.pop(asked, None)
             if not asked.out:
                 self._forget(asked)
+
+    def drop_overdue(self, gave_up_by: float) -> None:
+        """Lets go of whoever was to give up by then and has not left, so that nothing is sent and paid for nobody."""
+        for asked in list(self._waiting):
+            for waiter in [waiter for waiter in asked.waiters if waiter.give_up_at <= gave_up_by]:
+                self.leave(waiter)
 
     def _ask(self, asked: Asked, waiter: Waiter) -> None:
         if self._closed is not None:
@@ -202,7 +215,11 @@ class Session:
         self._invocations.clear()  # also those that were left: no answer of theirs will come
 
     def gave_up(self, waiter: Waiter) -> SidecarError:
-        """Why a waiter that ran out of time has no answer."""
+        """Why a waiter that ran out of time has no answer, and how long it has waited."""
+        trouble = self._why_unanswered(waiter)
+        return trouble.after(waiter.give_up_at - waiter.since) if isinstance(trouble, Disconnected) else trouble
+
+    def _why_unanswered(self, waiter: Waiter) -> SidecarError:
         if waiter.asked is not None and waiter.asked.parked is not None:
             return waiter.asked.parked
         if self.welcome is not None and waiter.sent:
@@ -219,6 +236,9 @@ class Session:
             why = f"the frame has {length_bytes} bytes; this daemon takes {frame_bytes_max}"
             self._settle(asked, DaemonError("frame_size", why))
             return []
+        if asked.kind == "cancel" and (not_ours := self._not_ours(asked)) is not None:
+            self._settle(asked, not_ours)
+            return []
         hello = [self._hello(True)] if asked.wants_events and not self._events_out else []
         asked.goes_out()
         if asked.kind == "cancel":
@@ -227,6 +247,14 @@ class Session:
             self._due.setdefault(asked.key, deque()).append(asked)
         cancel = [framed(_cancel(*asked.key[1:]))] if asked.cancelled else []
         return [*hello, framed(asked.frame), *cancel]
+
+    def _not_ours(self, cancel: Asked) -> IdentitySubstitution | None:
+        """Why this cancel would be ignored in silence. A request that is asked hears of its caller by itself."""
+        _, caller, request_id = cancel.key
+        callers = self.welcome.callers if self.welcome is not None else ()
+        if caller in callers or (caller, request_id) in self._invocations:
+            return None
+        return IdentitySubstitution(caller, request_id, f"this user may call as {', '.join(callers) or 'nobody'}")
 
     def _next_unsent(self) -> Asked:
         asked = next(iter(self._unsent))

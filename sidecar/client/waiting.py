@@ -32,9 +32,16 @@ class Waiter:
     """
 
     def __init__(
-        self, wake: Callable[[], None], *, send_by: float, answer_by: float, live: LiveRun | None = None
+        self,
+        wake: Callable[[], None],
+        *,
+        since: float = 0.0,
+        send_by: float,
+        answer_by: float,
+        live: LiveRun | None = None,
     ) -> None:
         self.wake = wake
+        self.since = since
         self.send_by = min(send_by, answer_by)
         self.answer_by = answer_by
         self.live = live

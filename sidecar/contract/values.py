@@ -67,12 +67,9 @@ TransportErrorCode = Literal[
 ]
 
 
+# gc=False: a frozen value of frozen values is in no cycle; it saves 16 bytes a value, and the collector's visits.
 class Value(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False):
-    """One published map: unknown members refused, nil and missing optional members the same.
-
-    A frozen value of frozen values can be in no cycle, so the collector need
-    not know it (`gc=False`): that saves 16 bytes a value and its visits.
-    """
+    """One published map: unknown members refused, nil and missing optional members the same."""
 
 
 class OneOf(Value, frozen=True):
@@ -96,26 +93,34 @@ class OneOf(Value, frozen=True):
 
 
 class UserText(Value, frozen=True):
+    """What the user said: `text`, never empty."""
+
     text: str
 
 
 class AssistantText(Value, frozen=True):
+    """What the model said: `text`, never empty."""
+
     text: str
 
 
 class ToolCall(Value, frozen=True):
+    """The model wants the tool `name` run with `arguments`, a JSON object as text; its result names the `call_id`."""
+
     arguments: str
     call_id: str
     name: str
 
 
 class ToolResult(Value, frozen=True):
+    """What the call of this `call_id` came to: `output`, any text. Each call needs one before the next answer."""
+
     call_id: str
     output: str
 
 
 class ReasoningState(Value, frozen=True):
-    """One provider reasoning block that a caller replays; opaque, and untrusted when it comes back."""
+    """One reasoning block of this `provider` and `model` that a caller replays: `state`, opaque, untrusted."""
 
     model: str
     provider: str
@@ -123,6 +128,8 @@ class ReasoningState(Value, frozen=True):
 
 
 class InputItem(OneOf, frozen=True):
+    """One item of a conversation, with one member set: `InputItem(user_text=UserText(text="..."))`."""
+
     user_text: UserText | UnsetType = field(default=UNSET, name="UserText")
     assistant_text: AssistantText | UnsetType = field(default=UNSET, name="AssistantText")
     tool_call: ToolCall | UnsetType = field(default=UNSET, name="ToolCall")
@@ -135,6 +142,8 @@ class InputReasoningState(Value, frozen=True):
 
 
 class ToolDefinition(Value, frozen=True):
+    """A tool: its `name`, a `description` for the model, and `parameters_json`, the JSON Schema of its arguments."""
+
     description: str
     name: str
     parameters_json: str
@@ -353,16 +362,7 @@ class CompletedRecord(Value, frozen=True, kw_only=True):
     completed_at_unix_ms: U64
     first_event_at_unix_ms: U64 | None = None
     notes: tuple[Note, ...]
-    outcome: Literal[
-        "completed",
-        "result_size",
-        "invalid_request",
-        "authentication",
-        "rate_limited",
-        "unavailable",
-        "timeout",
-        "provider",
-    ]
+    outcome: Literal["completed", FailureKind]
     response: bytes
     usage: Usage | None = None
 

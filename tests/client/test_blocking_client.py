@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kit.fake_daemon import Peer, fake_daemon
 from kit.three_clients import QUICK
 
 import sidecar
-from sidecar.client import Client, Disconnected, new_request
+from sidecar.client import Client, Disconnected, blocking_link, new_request
 
 
 def asked(request_id: str = "r1") -> Any:
@@ -63,6 +64,68 @@ def test_ctrl_c_stops_the_waiting_and_wedges_nothing(path: Path) -> None:
         assert client.invoke(invocation).text == "late"
 
 
+def reporting(peer: Peer) -> None:
+    peer.welcome()
+    while peer.frame() is not None:
+        peer.say(daemon_says.status_report())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Spins until it holds; a test that never gets there is ended by its time limit."""
+    while not condition():
+        threading.Event().wait(0.001)
+
+
+def test_what_goes_wrong_in_the_thread_is_told_to_whoever_asked_it_and_to_nobody_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    with fake_daemon(path, reporting), a_client(path) as client:
+        client.status()
+        monkeypatch.setattr(client._session, "cancel", broken)
+        with pytest.raises(Disconnected, match="the client itself has failed: UnicodeEncodeError") as told:
+            client.cancel("r1")
+        assert told.value.fault == "crashed"
+        client.status()
+
+
+def test_ctrl_c_while_a_request_is_handed_over_leaves_nobody_waiting(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_client(path) as client:
+        wake, presses = client._link._wake, [KeyboardInterrupt()]
+
+        def pressed() -> None:
+            wake()
+            if presses:
+                until(lambda: client._session.wants_connection)
+                raise presses.pop()
+
+        def pressed_at_once() -> bool:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(client._link, "_wake", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            client.invoke(asked())
+        until(lambda: not client._session.wants_connection)
+    with a_client(path) as client:  # and before anything was asked there is nothing to leave
+        monkeypatch.setattr(client._link, "_is_started", pressed_at_once)
+        with pytest.raises(KeyboardInterrupt):
+            client.invoke(asked())
+
+
+def test_whoever_could_not_leave_is_let_go_of_and_is_not_sent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking_link, "OVERDUE_SECONDS", 0.0)
+    with a_client(path, connect_seconds_max=0.05) as client:
+        monkeypatch.setattr(client._link, "leave", lambda _: None)
+        with pytest.raises(Disconnected):
+            client.invoke(asked())
+        until(lambda: not client._session.wants_connection)
+
+
 def test_closing_tells_threads_that_wait_and_those_that_come_later(path: Path) -> None:
     told: list[BaseException] = []
     is_out = threading.Event()
@@ -101,6 +164,7 @@ def test_a_client_that_was_never_used_has_no_thread(path: Path) -> None:
 
 FORKED = """
 import os, sys
+from sidecar.client import blocking_link
 from sidecar.client import Client, Disconnected
 client = Client(sys.argv[1], caller="dungeon")
 client.status()

@@ -448,6 +448,26 @@ def test_a_timeout_that_is_no_time_is_told_before_anything_is_asked(way: Way, pa
     way.run(body)
 
 
+def test_what_is_no_request_is_told_with_what_makes_one(way: Way, path: Path) -> None:
+    async def body() -> None:
+        async with way.client(path) as client:
+            for call in (client.prepare, client.stream):
+                with pytest.raises(TypeError, match=r"a request is wanted: new_request\(model, text\)"):
+                    call("hi")
+            for call in (client.invoke, client.quote):
+                with pytest.raises(TypeError, match=r"a request is wanted: new_request\(model, text\)"):
+                    await call("hi")
+
+    way.run(body)
+
+
+def test_a_request_that_says_nothing_is_told_where_it_is_made() -> None:
+    with pytest.raises(ValueError, match="text is empty"):
+        new_request("npc", "")
+    with pytest.raises(ValueError, match="input is empty"):
+        new_request("npc", input=())
+
+
 def test_results_of_any_length_below_16_mib_are_taken(way: Way, path: Path) -> None:
     text = "x" * (2**24 - 2000)
 
@@ -541,6 +561,7 @@ def test_without_a_daemon_the_wait_is_bounded(way: Way, path: Path) -> None:
         async with way.client(path, connect_seconds_max=0.5) as client:
             error = await raised(Disconnected, client.invoke(asked("r1")))
             assert "no socket" in str(error)
+            assert "(waited 0.5 s)" in str(error)
             assert error.retry == "same_bytes"
             await raised(Disconnected, client.status())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import socket
 from functools import partial
 from pathlib import Path
@@ -9,12 +11,13 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 from kit import daemon_says
 from kit.fake_daemon import FakeDaemon, Peer, fake_daemon
 from kit.three_clients import Way
 
 from sidecar.client import DaemonError, Disconnected, RequestFailed, SidecarError, new_request
-from sidecar.contract.values import Failed
+from sidecar.contract.values import Failed, TransportInvocation
 
 
 def asked(request_id: str = "r1", text: str = "hello") -> Any:
@@ -87,6 +90,42 @@ def test_a_reset_is_a_lost_connection_as_well(way: Way, path: Path) -> None:
 
     with fake_daemon(path, resetting, resetting, answering):
         way.run(body)
+
+
+def test_after_it_was_lost_for_good_the_error_has_what_sends_the_same_bytes(way: Way, path: Path) -> None:
+    """Told by each call that has an invocation, a stream's loop among them."""
+
+    def losing(peer: Peer) -> None:
+        peer.welcome()
+        peer.request_id()
+        fake.listening_no_more()
+
+    async def streamed(client: Any, request: Any) -> None:
+        async with client.stream(request, timeout_seconds=0.2) as stream:
+            async for _ in stream:
+                pass
+
+    async def body(streams: bool) -> TransportInvocation:
+        async with way.client(path, connect_seconds_max=0.1, grace_seconds=0.1) as client:
+            call = streamed(client, asked()) if streams else client.invoke(asked(), timeout_seconds=0.2)
+            error = await raised(Disconnected, call)
+            assert error.retry == "same_bytes"
+            assert "invoke(error.invocation)" in error.what_to_do
+            assert (await raised(Disconnected, client.quote(asked("r2")))).invocation.request.request_id == "r2"
+            assert (await raised(Disconnected, client.status())).invocation is None
+            return pickle.loads(pickle.dumps(error)).invocation
+
+    async def again(invocation: TransportInvocation) -> None:
+        async with way.client(path) as client:
+            assert (await client.invoke(invocation)).text == "of r1"
+
+    for streams in (False, True):
+        with fake_daemon(path, losing) as fake:
+            invocation = way.run(partial(body, streams))
+            sent = fake.frames("invocation")
+        with fake_daemon(path, answering) as back:
+            way.run(partial(again, invocation))
+            assert back.frames("invocation") == sent
 
 
 def test_quotes_and_status_are_asked_again_too(way: Way, path: Path) -> None:
@@ -201,6 +240,68 @@ def test_a_socket_that_appears_late_is_waited_for(way: Way, path: Path) -> None:
         way.run(body)
     finally:
         late[0].end()
+
+
+def test_while_the_backlog_is_full_it_is_tried_no_oftener_than_the_backoff_says(
+    way: Way, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    connect = socket.socket.connect
+
+    def counted(self: socket.socket, address: Any) -> None:
+        tried.append(address)
+        connect(self, address)
+
+    async def body() -> None:
+        settings = {"connect_seconds_max": 0.2, "backoff_seconds_first": 60, "backoff_seconds_max": 60}
+        async with way.client(path, **settings) as client:
+            error = await raised(Disconnected, client.invoke(asked("r1")))
+            assert "takes no more connections just now" in str(error)
+            assert error.retry == "same_bytes"
+            for _ in range(100):  # and nobody tries for nobody
+                await anyio.sleep(0)
+
+    with contextlib.ExitStack() as sockets:
+        listening = sockets.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listening.bind(str(path))
+        listening.listen(0)
+        filler = sockets.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        filler.connect(str(path))  # a backlog of 0 holds one
+        monkeypatch.setattr(socket.socket, "connect", counted)
+        way.run(body)
+        assert tried == [str(path)]
+
+
+def test_once_there_is_room_in_the_backlog_it_is_connected(way: Way, path: Path) -> None:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(path))
+    listening.listen(0)
+    filler = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    filler.connect(str(path))
+
+    async def body() -> None:
+        async with anyio.create_task_group() as both, way.client(path) as client:
+
+            async def wait() -> None:
+                assert (await client.connect()).callers == ("dungeon",)
+
+            both.start_soon(wait)
+            session = getattr(client, "client", client)._session
+            with anyio.fail_after(20):
+                while "no more connections" not in str(session.trouble):
+                    await anyio.sleep(0)
+            listening.accept()[0].close()
+            both.start_soon(to_thread.run_sync, accepted)
+            await client.connect()
+
+    def accepted() -> None:
+        peer = Peer(listening.accept()[0], 0)
+        peer.welcome()
+        peer.until_hung_up()
+        peer.close()
+
+    with listening, filler:
+        way.run(body)
 
 
 def test_a_stale_socket_is_waited_for_as_well(way: Way, path: Path) -> None:

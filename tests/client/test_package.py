@@ -98,6 +98,14 @@ def test_every_exported_name_is_there_and_every_public_error_is_exported() -> No
     assert errors <= set(exported)
 
 
+def test_the_help_of_what_a_game_makes_names_each_of_its_members() -> None:
+    made = [client.UserText, client.AssistantText, client.ToolCall, client.ToolResult, client.ToolDefinition]
+    for kind in [*made, client.ReasoningState, client.InputItem]:
+        told = kind.__doc__ or ""
+        members = kind.__struct_fields__ if kind is not client.InputItem else ("user_text",)
+        assert [member for member in members if not re.search(rf"\b{member}\b", told)] == []
+
+
 NO_NAMES_OF_TYPES = {"Digest", "U32", "U64", "UnsetType"}  # how a plain int or tuple is bounded
 
 

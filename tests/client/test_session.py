@@ -346,6 +346,16 @@ def test_what_is_left_before_it_went_out_never_goes_out() -> None:
     assert [kind_of(frame) for frame in connected(session)] == ["status"]
 
 
+def test_who_is_long_overdue_and_unsent_never_goes_out() -> None:
+    session = a_session()
+    session.invoke(sealed(INVOCATIONS["r0"]), CALLER, "r0", a_waiter())
+    session.invoke(sealed(INVOCATIONS["r1"]), CALLER, "r1", Waiter(lambda: None, send_by=5, answer_by=6))
+    session.drop_overdue(1)
+    assert [frame["request"]["request_id"] for frame in connected(session)] == ["r1"]
+    session.drop_overdue(5)  # what is sent waits for its answer
+    assert session.wants_connection
+
+
 def test_quotes_and_status_reports_are_answered_in_their_order() -> None:
     session = a_session()
     waiters = [a_waiter() for _ in range(4)]

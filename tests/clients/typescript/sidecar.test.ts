@@ -356,6 +356,13 @@ test("a cancel follows its request, also after a loss", async (t) => {
   assert.deepEqual(seen, [INVOCATION, CANCEL, INVOCATION, CANCEL]);
 });
 
+test("a cancel for a caller that this user may not be is refused and not sent", async (t) => {
+  const daemon = await fake(t, () => {});
+  const client = await connected(t, daemon.path, { caller: "tavern" });
+  assert.equal((await fault(client.cancel("one"), Refused)).refusal, "IdentitySubstitution");
+  assert.deepEqual(daemon.received, []);
+});
+
 test("what is cancelled before it was sent is never sent", async (t) => {
   const daemon = await fake(t, (connection) => {
     connection.socket.destroy();

@@ -1222,7 +1222,10 @@ export class SidecarClient {
     return await this.#inTurn(this.#statuses, STATUS_KEY, canonicalBytes(status));
   }
 
-  /** The deadline of this running request is now: its own answer says how it ended, usually with a whole charge. */
+  /**
+   * The deadline of this running request is now: its own answer says how it ended, usually with a whole charge.
+   * Throws Refused (`IdentitySubstitution`) where this user may not be the caller.
+   */
   async cancel(requestId: string): Promise<void> {
     const cancel: TransportCancel = {
       schema_id: "gamecult.model.transport_cancel.v1",
@@ -1237,6 +1240,8 @@ export class SidecarClient {
     if (asked !== undefined) asked.cancel = frame; // where the connection is lost, it is said again behind the request
     if (asked !== undefined && this.#socket === undefined) return;
     await this.#connected();
+    const isOurs = this.#welcome?.callers.includes(this.caller) ?? true;
+    if (!isOurs && asked === undefined) throw new Refused("IdentitySubstitution"); // the daemon would say nothing
     this.#socket?.write(framed(frame));
   }
 
