@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.ledger import Ledger
 
 OpenLedger = Callable[..., Ledger]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_left_open() -> Iterator[None]:
+    """A ledger that a test has left as a crash would holds its descriptors until it is collected."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
