@@ -32,7 +32,7 @@ from sidecar.client.errors import (
     ReplayConflict,
     SidecarError,
 )
-from sidecar.client.waiting import Answer, Asked, Kind, Sent, Waiter
+from sidecar.client.waiting import Answer, Asked, Key, Kind, Sent, Waiter
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import (
     PROTOCOL,
@@ -74,7 +74,7 @@ class Session:
         self._waiting: dict[Asked, None] = {}  # in the order in which it was asked
         self._invocations: dict[tuple[str, str], Asked] = {}  # waiting, or out and left by whoever waited
         self._unsent: dict[Asked, None] = {}  # those of them that go out next, in order
-        self._due: dict[tuple[Kind, str, str], deque[Asked | None]] = {}  # what this connection must still answer
+        self._due: dict[Key, deque[Asked | None]] = {}  # what this connection must still answer
         self._splitter = FrameSplitter(FRAME_BYTES_LIMIT)
         self._hello_out = False
         self._events_out = False  # the last hello asked for live events
@@ -291,8 +291,7 @@ class Session:
             self._take_error(said)
 
     def _take_event(self, said: LiveEvent, length_bytes: int) -> None:
-        key = ("invocation", said.caller_runtime_id, said.request_id)
-        due = self._due.get(key)  # type: ignore[arg-type]
+        due = self._due.get(("invocation", said.caller_runtime_id, said.request_id))
         if not due or not self._events_out:
             raise NotADaemon(f"what listens there sent a live event that nobody asked for, of {said.request_id:.80}")
         asked = due[0]
@@ -379,7 +378,7 @@ class Session:
         raise ConnectionOver(trouble) from None
 
 
-_WELCOME: Final[tuple[Kind, str, str]] = ("welcome", "", "")
+_WELCOME: Final[Key] = ("welcome", "", "")
 _WITH_IDS: Final[tuple[Kind, ...]] = ("invocation", "quote")
 
 

@@ -145,6 +145,7 @@ class Outgoing:
                 self._patience = None
                 if patience.cancel_called:
                     self._cut()
+                self._backlogs.has_caught_up(self._cut)
                 self._written()
 
     def _next_piece(self) -> bytes | memoryview | None:
@@ -181,7 +182,6 @@ class Outgoing:
         self.writing = False
         self._entries = None
         self._rest = []
-        self._backlogs.has_caught_up(self._cut)
         self._on_change()
 
     # --- a client that doesn't read ---------------------------------------------------------------------------

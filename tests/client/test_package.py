@@ -63,7 +63,7 @@ def test_a_client_is_loaded_when_it_is_first_asked_for() -> None:
 def test_the_package_lists_what_it_has_and_says_what_it_has_not() -> None:
     assert set(client.__all__) <= set(dir(client))
     with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
-        client.Cleint  # noqa: B018
+        client.Cleint  # noqa: B018  # looked up for what it raises
     with pytest.raises(ImportError, match="Cleint"):
         exec("from sidecar.client import Cleint")
 

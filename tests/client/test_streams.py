@@ -37,10 +37,8 @@ def pieces_of(events: list[TransportEvent]) -> list[Any]:
 
 
 async def told(client: Any, request: Any) -> tuple[list[Any], Any]:
-    events: list[TransportEvent] = []
     async with client.stream(request) as stream:
-        async for event in stream:
-            events.append(event)  # noqa: PERF401
+        events = [event async for event in stream]
         return pieces_of(events), stream.result
 
 

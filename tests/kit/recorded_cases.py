@@ -41,7 +41,10 @@ def recorded_in(
 ) -> Recorded:
     """`at_ms`: so long after the fixed instant it records."""
     recordings = recordings_in(directory, kind)
-    clock = lambda: build.NOW + at_ms  # noqa: E731
+
+    def clock() -> int:
+        return build.NOW + at_ms
+
     return Recorded(wrapped, recordings, name="kept", kind=kind, mode=mode, secret=secret, clock_unix_ms=clock)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -132,9 +133,9 @@ CHECKS: list[Check] = [
 
 @pytest.mark.parametrize("kind", [narrow, sockets])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_a_stream(check: Check, kind: Callable[[], object]) -> None:
+async def test_a_stream(check: Check, kind: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
     with trio.fail_after(20):
-        async with kind() as (theirs, ours):  # type: ignore[attr-defined]
+        async with kind() as (theirs, ours):
             await check(theirs, ours)
 
 

@@ -164,8 +164,8 @@ def test_each_verb_takes_what_the_readme_says_it_takes(tmp_path: Path) -> None:
     for say in (partial(on.fails, "provider"), on.hangs):
         say(delay_ms=1, delta_delay_ms=1, reasoning=["hm"], usage={"output": 3})
         with pytest.raises(WrongRule, match="can't stand together"):
-            say(stop="end_turn")  # type: ignore[call-arg]
+            say(stop="end_turn")  # type: ignore[call-arg]  # what must be refused
     for ends_well in (partial(on.says, "x"), partial(on.calls, "look"), on.echoes):
         ends_well(delay_ms=1, delta_delay_ms=1, reasoning=["hm"], usage="absent", stop="end_turn")
     with pytest.raises(TypeError):
-        on.rejects("too odd", usage="absent")  # type: ignore[call-arg]
+        on.rejects("too odd", usage="absent")  # type: ignore[call-arg]  # the same

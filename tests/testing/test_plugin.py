@@ -162,6 +162,6 @@ def test_the_names_that_tests_import_are_those_of_their_homes() -> None:
     assert (Call, KitFault, NotAsked) == (answers.Call, faults.KitFault, faults.NotAsked)
     assert (Daemon, spawned) == (daemon.Daemon, daemon.spawned)
     with pytest.raises(AttributeError, match="has no attribute 'Clal'"):
-        _ = testing.Clal  # type: ignore[attr-defined]
+        _ = testing.Clal  # type: ignore[attr-defined]  # what must be refused
     with pytest.raises(ImportError):
-        from sidecar.testing import nothing  # type: ignore[attr-defined]  # noqa: F401
+        from sidecar.testing import nothing  # type: ignore[attr-defined]  # noqa: F401  # the same
