@@ -6,6 +6,7 @@ import argparse
 import gc
 import os
 import traceback
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -13,9 +14,8 @@ import trio
 from sidecar.cli.descriptors import open_missing_streams, raise_descriptor_limit
 from sidecar.cli.ledger_reading import instant
 from sidecar.cli.output import say
-from sidecar.cli.setup import add_config_argument, build_connectors, load_config
+from sidecar.cli.setup import add_config_argument, load
 from sidecar.config.keys import ConfigFaults
-from sidecar.config.values import Config
 from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
@@ -25,7 +25,8 @@ from sidecar.ops.log import Form, Log
 from sidecar.rules.conservation import Tally
 from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.conservation_lines import told_mismatches
-from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
+from sidecar.service.daemon import Daemon, hold_signals
+from sidecar.service.limits import make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
 
 _LEDGER_DAMAGED = os.EX_DATAERR
@@ -47,8 +48,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
     open_missing_streams()
     log = Log(form=log_form)
     try:
-        config = load_config(config_path)
-        return _serve(config, log)
+        return _serve(config_path, log)
     except ConfigFaults as faults:
         for complaint in faults.complaints:
             say(f"{config_path}: {complaint}")
@@ -70,8 +70,9 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return os.EX_SOFTWARE
 
 
-def _serve(config: Config, log: Log) -> int:
-    connectors = build_connectors(config)
+def _serve(config_path: Path, log: Log) -> int:
+    loaded = load(config_path, {})
+    config = loaded.config
     accounts = make_accounts(config)
     tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
 
@@ -91,7 +92,7 @@ def _serve(config: Config, log: Log) -> int:
         )
 
     raise_descriptor_limit(config, log)
-    hold_stop_signals()
+    hold_signals()
     try:
         ledger = Ledger.open(
             config.ledger.directory,
@@ -118,7 +119,16 @@ def _serve(config: Config, log: Log) -> int:
     except SocketUnavailable:
         trio.run(_close, ledger)
         raise
-    daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log)
+    daemon = Daemon(
+        config,
+        {name: built.connector for name, built in loaded.built.items()},
+        ledger,
+        make_reservations(config, accounts),
+        log,
+        built=loaded.built,
+        load=partial(load, config_path),
+        on_config=lambda config: raise_descriptor_limit(config, log),
+    )
     gc.freeze()  # what was imported stays; there is no use in looking through it again and again
     gc.set_threshold(_COLLECT_AFTER_ALLOCATIONS)  # requests leave few cycles, and each look costs their time
     try:

@@ -20,11 +20,11 @@ from typing import Final
 
 import trio
 
-from sidecar.config.values import Config
 from sidecar.contract.values import TransportErrorCode
 from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
+from sidecar.service.in_force import InForce
 from sidecar.service.peer import Peer, Standing, may_act, read_peer
 
 _BACKLOG: Final = 4096  # as many as Linux takes by default: one more that connects without waiting gets EAGAIN
@@ -98,14 +98,15 @@ Serve = Callable[[trio.SocketStream, Standing], Awaitable[None]]
 class Doorkeeper:
     """Knows each connection's peer, counts connections, and lets in whom the config names."""
 
-    def __init__(self, config: Config, log: Log, serve: Serve, own_uid: int) -> None:
-        self._config = config
+    def __init__(self, in_force: InForce, log: Log, serve: Serve, own_uid: int) -> None:
+        self._in_force = in_force
         self._log = log
         self._serve = serve
         self._own_uid = own_uid
         self._connections = 0
         self._farewells = 0
         self._by_user: Counter[int] = Counter()
+        self._standings: set[Standing] = set()
 
     @property
     def connections(self) -> int:
@@ -113,10 +114,19 @@ class Doorkeeper:
 
     def callers_of(self, peer: Peer) -> frozenset[str]:
         """What this peer may call as."""
-        return frozenset(c.id for c in self._config.callers.values() if may_act(c.peer, peer, self._own_uid))
+        return frozenset(c.id for c in self._in_force.config.callers.values() if may_act(c.peer, peer, self._own_uid))
+
+    def regard(self) -> None:
+        """What each connected peer may be is decided again, by what is in force now. Nobody is turned away:
+
+        a peer that may call as nobody any more still gets the answers that it waits for, and refusals.
+        """
+        for standing in self._standings:
+            standing.callers = self.callers_of(standing.peer)
+            standing.is_operator = self._is_operator(standing.peer)
 
     def _is_operator(self, peer: Peer) -> bool:
-        return any(may_act(rule, peer, self._own_uid) for rule in self._config.operators)
+        return any(may_act(rule, peer, self._own_uid) for rule in self._in_force.config.operators)
 
     async def welcome(self, stream: trio.SocketStream) -> None:
         """One accepted connection from its first moment to its last."""
@@ -138,14 +148,16 @@ class Doorkeeper:
             return
         self._connections += 1
         self._by_user[peer.uid] += 1
+        self._standings.add(standing)
         try:
             await self._serve(stream, standing)
         finally:
+            self._standings.discard(standing)
             self._connections -= 1
             self._by_user[peer.uid] -= 1
 
     def _full(self, uid: int) -> str | None:
-        daemon = self._config.daemon
+        daemon = self._in_force.config.daemon
         if self._connections >= daemon.connections_max:
             return f"{daemon.connections_max} connections are open, connections_max"
         if self._by_user[uid] >= daemon.connections_per_user_max:

@@ -50,8 +50,11 @@ class Peer(Struct, frozen=True, kw_only=True):
         return self.pid <= 0 or self.uid < 0 or self.uid == NOBODY_UID
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """Who is at the other end of a connection, and what the configuration lets it be."""
+class Standing(Struct, kw_only=True, eq=False):
+    """Who is at the other end of a connection, and what the configuration in force lets it be.
+
+    The peer is the kernel's word and stays; the rest changes with the configuration, while the connection is open.
+    """
 
     peer: Peer
     callers: frozenset[str]

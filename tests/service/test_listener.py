@@ -20,6 +20,7 @@ from msgspec import structs
 from sidecar.config.values import Config, PeerRule
 from sidecar.ops.log import Log
 from sidecar.service import listener
+from sidecar.service.in_force import InForce
 from sidecar.service.listener import Bound, Doorkeeper, SocketUnavailable, bind
 from sidecar.service.peer import Peer, Standing, read_peer
 
@@ -178,7 +179,9 @@ class House:
 @asynccontextmanager
 async def door(path: Path, config: Config, own_uid: int | None = None) -> AsyncIterator[House]:
     house = House(path / "s.sock")
-    doorkeeper = Doorkeeper(config, Log(house.log, "text"), house.serve, os.getuid() if own_uid is None else own_uid)
+    doorkeeper = Doorkeeper(
+        InForce(config, {}), Log(house.log, "text"), house.serve, os.getuid() if own_uid is None else own_uid
+    )
     listening = trio.SocketListener(trio.socket.from_stdlib_socket(bind(house.path, 0o600)))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, doorkeeper.welcome, [listening])
