@@ -13,6 +13,7 @@ import tomllib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from msgspec import Struct
@@ -22,13 +23,15 @@ Path = tuple[str | int, ...]
 _BLANK: Final = re.compile(r"[ \t]*")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t\n]|#[^\n]*)*+")
 _REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _BASIC: Final = re.compile(r'"(?:\\.|[^"\\\n])*+"')
 _LITERAL: Final = re.compile(r"'[^'\n]*+'")
+_KEY_PART: Final = re.compile(rf"[A-Za-z0-9_-]+|{_BASIC.pattern}|{_LITERAL.pattern}")
 _BASIC_LINES: Final = re.compile(r'"""(?:\\.|"{1,2}(?!")|[^"\\])*"{3,5}', re.DOTALL)
 _LITERAL_LINES: Final = re.compile(r"'''(?:'{1,2}(?!')|[^'])*'{3,5}", re.DOTALL)
 _DATE_THEN_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^,\]}\s#]*")
 _PLAIN: Final = re.compile(r"[^,\]}\[{\s#\"']+")
+_TOP_NAME: Final = re.compile(r"[a-z_]+")
+_LAST_STEP: Final = re.compile(r"(?:\[\d+\]|(?:^|\.)[^.]*)$")
 _VALUES: Final = (_BASIC_LINES, _LITERAL_LINES, _BASIC, _LITERAL, _DATE_THEN_TIME, _PLAIN)
 
 
@@ -37,6 +40,36 @@ class Position(Struct, frozen=True, order=True):
 
     line: int
     column: int
+
+
+class Places(Struct, frozen=True):
+    """Where the tables, keys and items of one text stand, and what a person calls its tables.
+
+    With `caller[0]` named `caller "dungeon"`, a complaint about `caller[0].models` is shown as one about
+    `caller "dungeon".models`.
+    """
+
+    positions: Mapping[str, Position] = {}
+    names: Mapping[str, str] = {}
+    file: str | None = None
+
+    def position(self, path: str) -> Position | None:
+        """Of what stands there; of what is not there, the table (or array) that it would stand in."""
+        if path not in self.positions and _TOP_NAME.fullmatch(path):
+            return self.positions.get("")
+        while path and path not in self.positions:
+            path = _LAST_STEP.sub("", path)
+        return self.positions.get(path) if path else None
+
+    def with_names(self, path: str) -> str:
+        table, dot, rest = path.partition(".")
+        return self.names.get(table, table) + dot + rest
+
+    def with_indices(self, path: str) -> str:
+        for table, name in self.names.items():
+            if path == name or path.startswith(f"{name}."):
+                return table + path[len(name) :]
+        return path
 
 
 class Twice(Struct, frozen=True):
@@ -72,14 +105,24 @@ def positions_of(source: str, document: Mapping[str, Any]) -> dict[str, Position
 def written_twice(source: str) -> Twice | None:
     """The first key or table of a text that stands a second time where it may stand once, if the scanner sees one."""
     scanner = _Scanner(source)
-    try:
+    with suppress(_Lost, RecursionError):  # what was seen until then is right
         scanner.run()
-    except (_Lost, RecursionError):
-        pass  # what was seen until then is still right
     if not scanner.again:
         return None
     path, first, second = scanner.again[0]
     return Twice(path_text(path), scanner.position(first), scanner.position(second))
+
+
+def unclosed(source: str) -> Position | None:
+    """Where the innermost bracket stands that is open where the scanner can't go on."""
+    scanner = _Scanner(source)
+    try:
+        scanner.run()
+    except _Lost:
+        return scanner.position(scanner.open[-1]) if scanner.open else None
+    except RecursionError:
+        pass
+    return None
 
 
 def path_text(path: Path) -> str:
@@ -118,6 +161,7 @@ class _Scanner:
         self._implied: set[Path] = set()  # tables that only stand in the headers or dotted keys of others
         self.found: dict[Path, int] = {}
         self.again: list[tuple[Path, int, int]] = []
+        self.open: list[int] = []
 
     def position(self, offset: int) -> Position:
         before = bisect_left(self._line_ends, offset)
@@ -198,12 +242,12 @@ class _Scanner:
 
     def _key_part(self) -> tuple[str, int]:
         start = self._at
-        for kind in (_BARE_KEY, _BASIC, _LITERAL):
-            if match := kind.match(self._text, start):
-                self._at = match.end()
-                raw = match[0]
-                return (_unquoted(raw) if kind is _BASIC else raw.strip("'") if kind is _LITERAL else raw), start
-        self._lost()
+        match = _KEY_PART.match(self._text, start)
+        if match is None:
+            self._lost()
+        self._at = match.end()
+        raw = match[0]
+        return _unquoted(raw) if raw.startswith('"') else raw.strip("'"), start
 
     # --- values -----------------------------------------------------------------------------------------------
 
@@ -220,6 +264,7 @@ class _Scanner:
             self._lost()
 
     def _array(self, path: Path) -> None:
+        self.open.append(self._at)
         self._at += 1
         number = 0
         while not self._closed("]"):
@@ -228,12 +273,15 @@ class _Scanner:
             self._value(item)
             number += 1
             self._separated("]")
+        self.open.pop()
 
     def _inline_table(self, path: Path) -> None:
+        self.open.append(self._at)
         self._at += 1
         while not self._closed("}"):
             self._assignment(path)
             self._separated("}")
+        self.open.pop()
 
     def _closed(self, bracket: str) -> bool:
         """Whether this bracket comes next, which is then passed."""

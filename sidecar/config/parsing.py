@@ -1,0 +1,141 @@
+"""TOML text to a document, or what is no TOML in it, and the rest all the same where that can be told.
+
+The standard parser stops at the first mistake. So the line of each is taken
+out and the rest is parsed again: what is left is read as if those lines were
+there and right. Where a line could not be taken out without moving others to
+another table, or the rest still is no TOML, there is no document.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from sidecar.config.keys import Complaint
+from sidecar.config.positions import Position, positions_of, unclosed, written_twice
+
+_MISTAKES_MAX: Final = 50  # told of one file; each is one more parse
+_TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_ASSIGNED: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"\\]*"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*(=?)""")
+_ADVICE: Final = (  # how the parser's words begin, and what to write instead
+    ("Invalid value", "write texts in quotes, numbers without, and true or false in small letters"),
+    (
+        "Expected newline",
+        "write one key and one value on a line: texts in quotes, only _ between the digits of a number",
+    ),
+    ("Expected '=' after a key", "write: key = value"),
+    ("Illegal character '\\n'", "close the text with a quote on the same line"),
+    ("Illegal character", "write it as an escape, such as \\t"),
+    ("Unclosed array", "close it with ], with commas between its items"),
+    ("Unclosed inline table", "close it with }, on the same line, with commas between its members"),
+    ("Unescaped '\\'", "write \\\\ for a backslash, or put the text in single quotes"),
+    ("Unterminated string", "close the text with the quotes that it begins with"),
+    ('Expected "\'"', "close the text with a single quote on the same line"),
+    ('Expected \'"""\'', "close the text with three quotes"),
+    ("Expected \"'''\"", "close the text with three single quotes"),
+    ("Expected ']", "write a header as [table], or [[table]] for one of several"),
+    ("Invalid initial character for a key", "write: key = value"),
+    ("Invalid statement", "write [table], [[table]] or key = value"),
+    ("Invalid date", "write a date as 2026-12-01"),
+    ("Exceeds the limit", "write a number within its bounds"),
+)
+_ADVICE_ELSE: Final = "write it as the example configuration does"
+
+
+class Parsed(Struct, frozen=True):
+    """`document` is None where none could be made; `mistakes` say what is no TOML.
+
+    `taken_out` holds the paths of keys that had a mistake: they are in the text, and not in the document. `source` is
+    the text that the document was made of, line for line.
+    """
+
+    source: str
+    document: dict[str, Any] | None
+    mistakes: tuple[Complaint, ...] = ()
+    taken_out: frozenset[str] = frozenset()
+
+
+def parsed(source: str) -> Parsed:
+    """What this text says as TOML."""
+    lines = source.replace("\r\n", "\n").split("\n")
+    mistakes: list[Complaint] = []
+    taken_out: set[str] = set()
+    while len(mistakes) < _MISTAKES_MAX:
+        text = "\n".join(lines)
+        try:
+            return Parsed(text, tomllib.loads(text), tuple(mistakes), frozenset(taken_out))
+        except RecursionError:
+            what = Complaint("the file", "is nested too deeply", hint="write no more than a few brackets in each other")
+            return Parsed(text, None, (*mistakes, what))
+        except ValueError as error:  # a syntax error, or a number too long to be read
+            mistake = _mistake(text, error)
+        at = mistake.line
+        if at is None or at in (one.line for one in mistakes):
+            return Parsed(text, None, tuple(mistakes[:1] or [mistake]))  # the rest may only follow from the first
+        path = _path_at(lines, at)
+        is_nowhere = mistake.path == "the file"
+        mistakes.append(_named(mistake, path) if path and is_nowhere else mistake)
+        if path is None:
+            return Parsed(text, None, tuple(mistakes))
+        taken_out |= {path} if is_nowhere else set()
+        lines[at - 1] = ""
+    return Parsed(source, None, tuple(mistakes))
+
+
+def _named(mistake: Complaint, path: str) -> Complaint:
+    return Complaint(path, mistake.what, mistake.line, mistake.hint, mistake.column)
+
+
+def _mistake(text: str, error: ValueError) -> Complaint:
+    what = str(error)
+    place = _TOML_PLACE.search(what)
+    what = what[: place.start()] if place else what
+    position = _position(text, error, place)
+    if what.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate", "Duplicate")) and (
+        twice := written_twice(text)
+    ):
+        said = f"stands twice; first on line {twice.first.line}"
+        position = twice.second
+        return Complaint(twice.path, said, position.line, "leave one of the two out", position.column)
+    if what.startswith("Unclosed") and (begin := unclosed(text)):
+        position = begin
+    hint = next((advice for words, advice in _ADVICE if what.startswith(words)), _ADVICE_ELSE)
+    if text.startswith("\ufeff"):
+        hint = "save the file as UTF-8 without a byte order mark"
+    line, column = (position.line, position.column) if position else (None, None)
+    return Complaint("the file", f"is no TOML: {what}", line, hint, column)
+
+
+def _position(text: str, error: ValueError, place: re.Match[str] | None) -> Position | None:
+    """Where the parser stopped: in its words until Python 3.14, as attributes since."""
+    line, column = getattr(error, "lineno", None), getattr(error, "colno", None)
+    if isinstance(line, int) and isinstance(column, int):
+        return Position(line, column)
+    if place is None:
+        return None
+    if place[1] is not None:
+        return Position(int(place[1]), int(place[2]))
+    *before, last = text.split("\n")
+    return Position(len(before) + 1, len(last) + 1)
+
+
+def _path_at(lines: list[str], line: int) -> str | None:
+    """The path of the key that this line assigns; None where it is no such line, or stands within a longer value."""
+    assigned = _ASSIGNED.match(lines[line - 1])
+    if assigned is None:
+        return None
+    until = "\n".join([*lines[: line - 1], f"{assigned[1]} = 0"])
+    try:
+        document: Mapping[str, Any] = tomllib.loads(until)
+    except ValueError:
+        if not (twice := written_twice(until)) or twice.second.line != line:
+            return None
+        return twice.path
+    except RecursionError:
+        return None
+    at = [path for path, position in positions_of(until, document).items() if path and position.line == line]
+    return at[-1] if at else None
