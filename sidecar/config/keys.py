@@ -51,7 +51,7 @@ class ConfigFaults(Exception):
 
 
 class Wrong(ValueError):
-    """What is wrong with a value, and what to write instead. `at` is where in it: "" for all of it, "[1]" for an item."""
+    """What is wrong with a value, and what to write instead. `at` is where in it: "[1]" is an item, "" all."""
 
     def __init__(self, what: str, hint: str | None = None, at: str = "") -> None:
         super().__init__(what)

@@ -43,6 +43,14 @@ _ADVICE: Final = (  # how the parser's words begin, and what to write instead
     ("Invalid date", "write a date as 2026-12-01"),
     ("Exceeds the limit", "write a number within its bounds"),
 )
+_VALUES: Final = (  # how a value begins that is none, and what to write instead; never the text itself
+    (re.compile(r"0[0-7]+\b"), 'write it without zeros before it, or permissions as a text: "0660"'),
+    (re.compile(r"[\d_]+(?:,\d{3})+"), "write a number without commas: 1_000_000"),
+    (re.compile(r"true\b|false\b|yes\b|no\b|on\b|off\b", re.IGNORECASE), "write true or false, in small letters"),
+    (re.compile(r"\$?\d[\d_.]*\s*[A-Za-z$%]"), "write the number alone; its unit is in the name of the key"),
+    (re.compile(r"[A-Za-z/~.$]"), 'write it in quotes: "..."'),
+    (re.compile(r"(?:#|$)"), "write a value behind the ="),
+)
 _ADVICE_ELSE: Final = "write it as the example configuration does"
 
 
@@ -104,6 +112,9 @@ def _mistake(text: str, error: ValueError) -> Complaint:
     if what.startswith("Unclosed") and (begin := unclosed(text)):
         position = begin
     hint = next((advice for words, advice in _ADVICE if what.startswith(words)), _ADVICE_ELSE)
+    if position and what.startswith(("Invalid value", "Expected newline", "Invalid date")):
+        _, _, value = text.split("\n")[position.line - 1].partition("=")
+        hint = next((advice for begin, advice in _VALUES if begin.match(value.strip())), hint)
     if text.startswith("\ufeff"):
         hint = "save the file as UTF-8 without a byte order mark"
     line, column = (position.line, position.column) if position else (None, None)

@@ -30,6 +30,7 @@ from sidecar.config.values import (
     Caller,
     Config,
     Connector,
+    CredentialName,
     Daemon,
     LedgerPlace,
     Model,
@@ -50,7 +51,7 @@ class Reading(Struct, frozen=True):
     """What a text says, and everything that is wrong with it; what is sound can be looked at further.
 
     `config` is None where anything is wrong. `connectors` are the sound ones, by path (`connector[0]`), without those
-    that only stand behind another one. `daemon` and `ledger` hold what could be read of these tables.
+    that only stand behind another one; of those with something wrong, `credentials` has which they name. `daemon` and `ledger` hold what could be read of these tables.
     """
 
     config: Config | None
@@ -59,6 +60,7 @@ class Reading(Struct, frozen=True):
     daemon: Mapping[str, Any] = {}
     ledger: Mapping[str, Any] = {}
     connectors: Mapping[str, Connector] = {}
+    credentials: Mapping[str, CredentialName] = {}
 
 
 def read_config(source: str, folder: Path, kinds: Mapping[str, KindKeys]) -> Config:
@@ -95,6 +97,7 @@ class _Reading:
         self._kinds = kinds
         self._naming = naming
         self.complaints = complaints
+        self._credentials: dict[str, CredentialName] = {}
 
     def found(self, document: dict[str, Any]) -> Reading:
         read_table(document, tables.top_keys(), "", self.complaints)
@@ -120,6 +123,7 @@ class _Reading:
             daemon=daemon,
             ledger=ledger,
             connectors={path: one for path, one in asked.items() if one.wrapped or not self._kinds[one.kind].wraps},
+            credentials=self._credentials,
         )
         if reading.complaints:
             return reading
@@ -187,13 +191,15 @@ class _Reading:
                     f"belongs to the connector that {kind.wraps} names",
                     "write it in the table of that one",
                 )
-        if len(self.complaints.all) > before:
-            return None
-        settings = {key.name: values.pop(key.name) for key in own}
-        if kind is not None:
+        settings = {key.name: values.pop(key.name) for key in own if key.name in values}
+        if kind is not None and len(settings) == len(own):
             self._say_faults(kind.faults(settings), path)
+        if len(self.complaints.all) > before:
+            if values.get("credential") and values.get("name") not in self._naming.only_behind():
+                self._credentials[path] = values["credential"]
+            return None
         del values["allow_plain_http"]
-        return Connector(settings=settings, **values) if len(self.complaints.all) == before else None
+        return Connector(settings=settings, **values)
 
     def _wrapping(self, connector: Connector, connectors: Mapping[str, Connector]) -> Connector:
         """With the one that it stands before, if it does; one that is broken is complained of elsewhere."""
@@ -242,14 +248,13 @@ class _Reading:
         own = kind.model_keys if kind else ()
         values = read_values(table, (*common, *own), path, self.complaints)
         prices = self._prices(values.pop("price"), path) if "price" in values else ()
+        settings = {key.name: values.pop(key.name) for key in own if key.name in values}
+        connector = connectors.get(values.get("connector", ""))
+        if kind is not None and connector is not None and len(settings) == len(own):
+            self._say_faults(kind.model_faults((connector.wrapped or connector).settings, settings), path)
         if len(self.complaints.all) > before:
             return None
-        settings = {key.name: values.pop(key.name) for key in own}
-        connector = connectors.get(values["connector"])
-        if kind is not None and connector is not None:
-            self._say_faults(kind.model_faults((connector.wrapped or connector).settings, settings), path)
-        model = Model(prices=prices, settings=settings, **values)
-        return model if len(self.complaints.all) == before else None
+        return Model(prices=prices, settings=settings, **values)
 
     def _prices(self, price_tables: list[Any], path: str) -> tuple[DatedPrice, ...]:
         before = len(self.complaints.all)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sidecar.config.keys import choice, list_of
+from sidecar.config.keys import Wrong, choice, list_of
 from sidecar.connectors.promise import Rejected
 from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import (
@@ -121,7 +121,8 @@ def efforts(*known: str) -> Callable[[object], tuple[str, ...]]:
     def read(value: object) -> tuple[str, ...]:
         words = read_words(value)
         if words and not _WITHIN_REACH.intersection(words):
-            raise ValueError(f"holds none that a request can ask for: {', '.join(sorted(_WITHIN_REACH))}")
+            what = f"holds none that a request can ask for: {', '.join(sorted(_WITHIN_REACH))}"
+            raise Wrong(what, "write one of these, or leave the line out")
         return words
 
     return read
