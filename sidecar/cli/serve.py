@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import traceback
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.seal_format import End
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Form, Log
+from sidecar.ops.stray import forbid_dumps, take_strays, tell_bug
 from sidecar.rules.conservation import Tally
 from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.conservation_lines import told_mismatches
@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 def serve(config_path: Path, log_form: Form | None) -> int:
     open_missing_streams()
     log = Log(form=log_form)
+    take_strays(log)
+    forbid_dumps(log)
     try:
         return _serve(config_path, log)
     except ConfigFaults as faults:
@@ -65,8 +67,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return os.EX_CANTCREAT
     except Exception as bug:
         # A broken invariant stops the daemon: nothing more is written, and the next open finds no clean exit.
-        log.error("internal", bug=type(bug).__name__)
-        log.plain("".join(traceback.format_exception(bug)))
+        tell_bug(log, bug)
         return os.EX_SOFTWARE
 
 
