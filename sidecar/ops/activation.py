@@ -45,9 +45,7 @@ class Passed(Struct, frozen=True):
         return f"descriptor {self.descriptor} ({self.name})"
 
 
-def take_passed(
-    log: Log, environ: MutableMapping[str, str] = os.environ, pid: int | None = None
-) -> tuple[Passed, ...]:
+def take_passed(log: Log, environ: MutableMapping[str, str] = os.environ, pid: int | None = None) -> tuple[Passed, ...]:
     """What was handed to this process, perhaps nothing; from now on no child inherits it. Raises ActivationFault.
 
     To be called before anything opens a file. The variables are gone from `environ`, for whomever they were.
