@@ -192,7 +192,7 @@ class Writer:
         so what is on record stays as it is; one that fails poisons like any other. Raises LedgerUnavailable.
         """
         if self.poisoned is None:
-            answered = self._answered = self._answered or trio.Event()
+            answered = self._answered = trio.Event() if self._answered is None else self._answered
             if not self._under_way:
                 self._under_way = True
                 self._thread.hand_over([])
