@@ -199,10 +199,10 @@ class Daemon:
                 self._services = self._services_with(status)
                 self._accepting = Accepting(listening, self._doorkeeper, connections)
                 connections.start_soon(self._arrivals.serve)
-                connections.start_soon(self._supervision.watch, self._ledger.answers)
                 await connections.start(self._accepting.serve)
                 self._log.info("ready", socket=listening.where, activated=listening.activated, pid=os.getpid())
                 self._supervision.ready()
+                connections.start_soon(self._supervision.watch, self._ledger.answers)
                 code = await self._first_end()
                 # From here on only the disk can make us wait, in threads that can't be cancelled.
                 last_patience.start()
