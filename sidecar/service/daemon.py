@@ -16,9 +16,10 @@ An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
 recorded; exit 0, or 70 where it began because the accounts were found to
 contradict the ledger. Then no connection is taken any more, what was sent until
 then is answered, and what waits in the queue of a socket that was handed over
-is left to whoever serves it next. A poisoned ledger: running calls are dropped, what is durable
-is answered for at most ten seconds, exit 74. A ledger that doesn't answer past
-the drain: the process ends with 74, since its thread can't be waited for.
+is left to whoever serves it next. A poisoned ledger: running calls are dropped,
+what is durable is answered for at most ten seconds, exit 74. A ledger that
+doesn't answer past the drain: the process ends with 74, since its thread can't
+be waited for.
 Source: CONTRACT sections 4 and 6.
 """
 
