@@ -105,6 +105,24 @@ def test_no_child_hears_whom_it_could_tell_in_our_name(tmp_path: Path) -> None:
             assert set((tmp_path / "files").read_text().split()) <= {"0", "1", "2", "3", "4"}
 
 
+@pytest.mark.parametrize(
+    ("written", "how"), [("", "reloaded, 0 changes"), ("nonsense", "reload refused, 1 complaints")]
+)
+def test_a_reload_is_begun_and_ended_for_the_manager_also_where_it_is_refused(
+    tmp_path: Path, written: str, how: str
+) -> None:
+    with managed(tmp_path) as (daemon, manager):
+        manager.wait_for("READY", "1")
+        config = tmp_path / "sidecar.toml"
+        config.write_text(config.read_text() + written)
+        os.kill(daemon.pid, signal.SIGHUP)
+        told = manager.wait_for("RELOADING", "1")
+        assert int(told["MONOTONIC_USEC"]) > 0
+        assert manager.wait_for("READY", "1")["STATUS"].startswith(how)
+        assert how in manager.wait_for("STATUS", "0 in flight")["STATUS"]
+        assert daemon.stop() == 0
+
+
 # --- the watchdog -----------------------------------------------------------------------------------------------
 
 # The daemon in a process whose syncs in the commit thread wait as long as a file is there.

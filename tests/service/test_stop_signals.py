@@ -31,9 +31,7 @@ setattr(place, name, signalled)
 exec(first)
 sys.exit(serve(Path(config), None))
 """
-STOPPED = (
-    "from sidecar.service.daemon import hold_stop_signals; hold_stop_signals(); os.kill(os.getpid(), signal.SIGTERM)"
-)
+STOPPED = "from sidecar.service.signals import hold_signals; hold_signals(); os.kill(os.getpid(), signal.SIGTERM)"
 OPEN = ("sidecar.ledger.ledger", "Ledger", "open")
 SEGMENT = ("sidecar.ledger.ledger", "Ledger", "_begin_segment")
 BIND = ("sidecar.service.listening", "", "Bound")
