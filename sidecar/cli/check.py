@@ -13,10 +13,8 @@ from typing import Any
 from msgspec import structs
 
 from sidecar.cli.output import line_out, say
-from sidecar.cli.setup import add_config_argument, build, read
+from sidecar.cli.setup import add_config_argument, build, read, warnings_of
 from sidecar.config.keys import Complaint, in_order, located
-from sidecar.config.values import Config
-from sidecar.connectors.kinds import KINDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +33,7 @@ def check(config_path: Path, *, as_json: bool) -> int:
     _, complaints = build(reading, {})
     rights = (located(one, reading.places) for one in _rights(reading.daemon, reading.ledger))
     complaints = in_order([*complaints, *rights])
-    warnings = _warnings(reading.config) if reading.config else []
-    warnings = [located(one, reading.places) for one in warnings]
+    warnings = list(warnings_of(reading))
     _tell(config_path, complaints, warnings, as_json=as_json)
     return os.EX_CONFIG if complaints else os.EX_OK
 
@@ -71,38 +68,6 @@ def _unusable(path: str, directory: Path) -> Complaint | None:
 def _is_socket(path: Path) -> bool:
     """As the daemon looks before it binds: a link to a socket is none, though a client may connect through it."""
     return stat.S_ISSOCK(os.lstat(path).st_mode)
-
-
-def _warnings(config: Config) -> list[Complaint]:
-    drain, only_wrapped = config.daemon.drain_seconds_max, config.only_wrapped
-    warnings = [
-        Complaint(
-            "daemon.drain_seconds_max",
-            f"{drain:g} s is below the {connector.time_limit_seconds:g} s that connector {connector.name} may take:"
-            " a stop can cut its requests off, at their whole reservation",
-        )
-        for connector in config.connectors.values()
-        if drain < connector.time_limit_seconds and connector.name not in only_wrapped
-    ]
-    for connector in config.connectors.values():
-        if connector.name in only_wrapped:
-            continue
-        found = KINDS[connector.kind].warnings(connector)
-        warnings += [Complaint(f'connector "{connector.name}".{key}', what) for key, what in found]
-        asked = KINDS[connector.kind].credential_of(connector)
-        if asked and asked.base_url and asked.base_url.startswith("https:") and asked.credential is None:
-            what = "is missing, and servers that are reached by https mostly want one"
-            warnings.append(Complaint(f'connector "{asked.name}".credential', what))
-    served = {name for caller in config.callers.values() for name in caller.models}
-    warnings += [
-        Complaint(f'caller "{caller.id}".models', "is empty, so this caller can run nothing")
-        for caller in config.callers.values()
-        if not caller.models
-    ]
-    warnings += [Complaint(f'model "{name}"', "no caller may use it") for name in config.models if name not in served]
-    used = {model.connector for model in config.models.values()} | only_wrapped
-    warnings += [Complaint(f'connector "{name}"', "no model uses it") for name in config.connectors if name not in used]
-    return warnings
 
 
 def _tell(path: Path, complaints: tuple[Complaint, ...], warnings: list[Complaint], *, as_json: bool) -> None:

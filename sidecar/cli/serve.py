@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import traceback
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,17 +17,24 @@ from sidecar.cli.output import say
 from sidecar.cli.setup import add_config_argument, load
 from sidecar.config.keys import ConfigFaults
 from sidecar.ledger.checkpoint import Dropped
+from sidecar.ledger.counted_files import CountedFiles
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.seal_format import End
+from sidecar.ops.activation import ActivationFault, Passed, take_passed
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Form, Log
+from sidecar.ops.notify import take_notifier, take_watchdog_seconds
+from sidecar.ops.stray import forbid_dumps, take_strays, tell_bug
 from sidecar.rules.conservation import Tally
 from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.conservation_lines import told_mismatches
-from sidecar.service.daemon import Daemon, hold_signals
+from sidecar.service.daemon import Daemon
 from sidecar.service.limits import make_accounts, make_reservations
-from sidecar.service.listener import Bound, SocketUnavailable
+from sidecar.service.listener import SocketUnavailable
+from sidecar.service.listening import listening
+from sidecar.service.signals import hold_signals
+from sidecar.service.supervision import Supervision
 
 _LEDGER_DAMAGED = os.EX_DATAERR
 _ALREADY_RUNNING = os.EX_TEMPFAIL
@@ -47,8 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
 def serve(config_path: Path, log_form: Form | None) -> int:
     open_missing_streams()
     log = Log(form=log_form)
+    take_strays(log)
+    forbid_dumps(log)
     try:
-        return _serve(config_path, log)
+        passed = take_passed(log)
+        return _serve(config_path, log, Supervision(take_notifier(), take_watchdog_seconds()), passed)
     except ConfigFaults as faults:
         for complaint in faults.complaints:
             say(str(complaint))
@@ -60,17 +70,16 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         log.error("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
         say(f"sidecar: {damage}")
         return _LEDGER_DAMAGED
-    except SocketUnavailable as fault:
+    except (SocketUnavailable, ActivationFault) as fault:
         log.error("socket_unavailable", why=str(fault))
         return os.EX_CANTCREAT
     except Exception as bug:
         # A broken invariant stops the daemon: nothing more is written, and the next open finds no clean exit.
-        log.error("internal", bug=type(bug).__name__)
-        log.plain("".join(traceback.format_exception(bug)))
+        tell_bug(log, bug)
         return os.EX_SOFTWARE
 
 
-def _serve(config_path: Path, log: Log) -> int:
+def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequence[Passed]) -> int:
     loaded = load(config_path, {})
     config = loaded.config
     accounts = make_accounts(config)
@@ -93,19 +102,22 @@ def _serve(config_path: Path, log: Log) -> int:
 
     raise_descriptor_limit(config, log)
     hold_signals()
+    files = CountedFiles()
     try:
-        ledger = Ledger.open(
-            config.ledger.directory,
-            segment_bytes=config.ledger.segment_bytes,
-            frame_bytes_max=config.daemon.frame_bytes_max,
-            requests_in_flight_max=config.daemon.requests_in_flight_max,
-            listeners=listeners_of(accounts, tally),
-            window_of=windows_of(accounts),
-            retention_days=config.ledger.retention_days,
-            on_pressure=pressed,
-            on_dropped=dropped,
-            on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
-        )
+        with supervision.opening(log, lambda: files.calls):
+            ledger = Ledger.open(
+                config.ledger.directory,
+                segment_bytes=config.ledger.segment_bytes,
+                frame_bytes_max=config.daemon.frame_bytes_max,
+                requests_in_flight_max=config.daemon.requests_in_flight_max,
+                files=files,
+                listeners=listeners_of(accounts, tally),
+                window_of=windows_of(accounts),
+                retention_days=config.ledger.retention_days,
+                on_pressure=pressed,
+                on_dropped=dropped,
+                on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
+            )
     except OSError as error:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
@@ -115,7 +127,7 @@ def _serve(config_path: Path, log: Log) -> int:
         told_mismatches(log, compared.mismatches, now="nothing is served")
         return os.EX_SOFTWARE
     try:
-        bound = Bound(config.daemon.socket, config.daemon.socket_mode)
+        served = listening(config.daemon, passed, log)
     except SocketUnavailable:
         trio.run(_close, ledger)
         raise
@@ -125,6 +137,7 @@ def _serve(config_path: Path, log: Log) -> int:
         ledger,
         make_reservations(config, accounts),
         log,
+        supervision,
         built=loaded.built,
         load=partial(load, config_path),
         on_config=lambda config: raise_descriptor_limit(config, log),
@@ -132,9 +145,9 @@ def _serve(config_path: Path, log: Log) -> int:
     gc.freeze()  # what was imported stays; there is no use in looking through it again and again
     gc.set_threshold(_COLLECT_AFTER_ALLOCATIONS)  # requests leave few cycles, and each look costs their time
     try:
-        return trio.run(daemon.run, bound)
+        return trio.run(daemon.run, served)
     finally:
-        bound.remove()
+        served.remove()
 
 
 async def _close(ledger: Ledger) -> None:

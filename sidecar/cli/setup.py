@@ -10,9 +10,12 @@ from sidecar.config.keys import Complaint, ConfigFaults, in_order, located
 from sidecar.config.positions import Places
 from sidecar.config.reading import Reading, reading_of
 from sidecar.config.values import Config
+from sidecar.config.warnings import config_warnings
 from sidecar.connectors.building import Built, build_all, unusable
 from sidecar.connectors.kinds import config_keys
 from sidecar.connectors.promise import Connector
+from sidecar.connectors.warnings import connector_warnings
+from sidecar.service.identity_warnings import identity_warnings
 from sidecar.service.reloading import Loaded
 
 
@@ -55,6 +58,15 @@ def build(reading: Reading, before: Mapping[str, Built]) -> tuple[Mapping[str, B
     return built, in_order([*reading.complaints, *(located(one, reading.places) for one in found)])
 
 
+def warnings_of(reading: Reading) -> tuple[Complaint, ...]:
+    """What is hardly meant in a configuration that is sound, and what of this host keeps callers from being told."""
+    config = reading.config
+    if config is None:
+        return ()
+    found = (*config_warnings(config), *connector_warnings(config), *identity_warnings(config))
+    return in_order(located(one, reading.places) for one in found)
+
+
 def load(path: Path, built: Mapping[str, Built]) -> Loaded:
     """The configuration in this file, and its connectors; those that were built before and stay the same are kept.
 
@@ -64,7 +76,8 @@ def load(path: Path, built: Mapping[str, Built]) -> Loaded:
     connectors, complaints = build(reading, built)
     if reading.config is None or complaints:
         raise ConfigFaults(complaints)
-    return Loaded(reading.config, connectors, places=reading.places)
+    warnings = tuple(map(str, warnings_of(reading)))
+    return Loaded(reading.config, connectors, warnings, places=reading.places)
 
 
 def build_connectors(config: Config) -> Mapping[str, Connector]:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct, structs
 
 from sidecar.config import tables
+from sidecar.config.ceilings import too_low
 from sidecar.config.instead import nearest, shown
 from sidecar.config.keys import (
     Complaint,
@@ -111,6 +112,9 @@ class _Reading:
         callers = self._each("caller", lambda table, path: self._caller(table, path, ledger))
         operators = self._each("operator", self._peer)
         self._naming.check(self.complaints)
+        usable = {model.name: model for _, model in models if model}
+        for one in too_low([(path, caller) for path, caller in callers if caller], usable):
+            self.complaints.add(one.path, one.what, one.hint)
         if document.get("caller", []) == []:
             what = "there is none, so the daemon would serve nobody"
             self.complaints.add("caller", what, f"write: {tables.CALLER_EXAMPLE}")
@@ -133,7 +137,7 @@ class _Reading:
             callers={caller.id: caller for _, caller in callers if caller},
             operators=tuple(operator for _, operator in operators if operator),
             connectors=by_name,
-            models={model.name: model for _, model in models if model},
+            models=usable,
         )
         return structs.replace(reading, config=config)
 

@@ -6,7 +6,6 @@ A connector that is kept has its connections to the provider, or its children.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from hmac import compare_digest
 
 from msgspec import Struct
 
@@ -74,4 +73,4 @@ def _secret(connector: ConnectorTerms) -> Secret | None:
 def _is_same(one: Secret | None, other: Secret | None) -> bool:
     if one is None or other is None:
         return one is other
-    return compare_digest(one.reveal().encode(), other.reveal().encode())
+    return one.is_same(other)

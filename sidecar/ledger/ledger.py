@@ -142,9 +142,8 @@ class Ledger:
             if_it_fails.callback(opening.close)
             found = opening.read()
             set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None
-            if opening.index.book.number and not found.tail:
-                path = recovery.segment_path(directory, found.end.segment)
-                files.give_back_zeros(path, found.end.offset)  # else each start would keep a whole segment's space
+            if opening.index.book.number and not found.tail:  # else each start would keep a whole segment's space
+                files.give_back_zeros(recovery.segment_path(directory, found.end.segment), found.end.offset)
             ledger = cls(lock, files, opening, opening.summary(set_aside), directory, terms)
             ledger._begin_segment(found.end, opening)
             if_it_fails.pop_all()
@@ -266,6 +265,9 @@ class Ledger:
 
     async def wait_poisoned(self) -> None:
         await self._writer.wait_poisoned()
+
+    async def answers(self) -> None:
+        await self._writer.answers()
 
     def statistics(self) -> Statistics:
         return Statistics(

@@ -23,6 +23,7 @@ from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landed, Place
 from sidecar.ops.log import Log
+from sidecar.ops.tracebacks import in_a_word
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service import settlement
 from sidecar.service.decision import Admitted
@@ -258,7 +259,10 @@ class _Carried:
 
     def _broke(self, asked: Answer, bug: Exception) -> None:
         """A connector's bug must not take the daemon, or this request's slot and record, with it."""
-        self._carrier.log.error("connector_bug", connector=self._admitted.live.connector, error=bug)
+        live = self._admitted.live
+        self._carrier.log.error(
+            "connector_bug", caller=live.caller, request=live.request_id, connector=live.connector, bug=in_a_word(bug)
+        )
         asked.fail("provider", f"the connector broke: {type(bug).__name__}")
 
     # --- the end ----------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from sidecar.ledger.face import LedgerFace, Recorded
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.recovery import segment_path
 from sidecar.ops.log import Log
+from sidecar.ops.tracebacks import in_a_word
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 from sidecar.rules.reservations import Live, Reservations
@@ -143,7 +144,8 @@ class Exchange:
             return unreadable(self._log, fault, caller_id, request_id)
         if isinstance(fault, AssertionError):
             raise fault
-        self._log.error("internal", caller=caller_id, request=request_id, error=fault)  # nothing is reserved yet
+        # Nothing is reserved yet.
+        self._log.error("internal", caller=caller_id, request=request_id, bug=in_a_word(fault))
         return error_frame("internal", f"a bug in the daemon: {type(fault).__name__}", caller_id, request_id)
 
     def _weighed(

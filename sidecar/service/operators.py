@@ -49,6 +49,7 @@ from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.peer import Peer, Standing
 from sidecar.service.resolution import resolved_record, why_not
+from sidecar.service.strangers import Strangers
 from sidecar.service.tasks import Start
 
 ReadAgain = Callable[..., Tallied]
@@ -82,7 +83,7 @@ class Operators:
         self._resolving: set[tuple[str, str]] = set()
         self._one_check = trio.Lock()
         self._stopped: str | None = None
-        self._stranger_told_in_second = -1
+        self._strangers = Strangers(log, clock_unix_ms)
 
     @property
     def resolving(self) -> int:
@@ -97,7 +98,8 @@ class Operators:
         """Decides one frame of this peer. `answer` is called once, perhaps at once."""
         peer = standing.peer
         if not standing.is_operator:
-            self._tell_of_stranger(peer)
+            why = "no [[operator]] means this peer"
+            self._strangers.tell("operator_refused", **peer.for_the_log, why=why)
             answer(_refused(asked, "not_admitted", "this peer is no operator here"))
         elif self._ledger.poisoned is not None:
             answer(_refused(asked, "ledger_unavailable", self._ledger.poisoned))
@@ -112,13 +114,6 @@ class Operators:
                     answer(canonical.encode(await self._reload(f"uid {peer.uid}, pid {peer.pid}")))
 
             start(ask)
-
-    def _tell_of_stranger(self, peer: Peer) -> None:
-        """One line a second at most: anybody who may connect can ask again and again."""
-        second = self._clock_unix_ms() // 1000
-        if second != self._stranger_told_in_second:
-            self._stranger_told_in_second = second
-            self._log.warning("operator_refused", uid=peer.uid, pid=peer.pid, why="no [[operator]] means this peer")
 
     # --- resolve ----------------------------------------------------------------------------------------------
 
