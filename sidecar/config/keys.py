@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, structs
 
@@ -174,13 +174,33 @@ def _joined(path: str, name: str) -> str:
 
 # --- readers ----------------------------------------------------------------------------------------------------
 
+Read = TypeVar("Read", bound=Callable[..., Any])
 
+
+def shaped(**shape: Any) -> Callable[[Read], Read]:
+    """A reader that says what it takes, as JSON Schema, for editors; what it does not say, it may still refuse."""
+
+    def with_shape(read: Read) -> Read:
+        read.__dict__["shape"] = shape
+        return read
+
+    return with_shape
+
+
+def shape_of(read: Callable[..., Any]) -> Mapping[str, Any]:
+    """What a reader says of what it takes; nothing where it says nothing."""
+    shape: Mapping[str, Any] = getattr(read, "shape", {})
+    return shape
+
+
+@shaped(type="string", minLength=1)
 def text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise Wrong("must be a text that is not empty", instead.for_text(value))
     return value
 
 
+@shaped(type="string", pattern="^[!-~]{1,256}$")
 def an_id(value: object) -> str:
     if not isinstance(value, str) or not is_id(value):
         what = "must be an id: 1 to 256 characters of printable ASCII without spaces"
@@ -188,6 +208,7 @@ def an_id(value: object) -> str:
     return value
 
 
+@shaped(type="boolean")
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Wrong("must be true or false", instead.for_flag(value))
@@ -197,6 +218,7 @@ def flag(value: object) -> bool:
 def whole(at_least: int, at_most: int, unit: instead.Unit = "") -> Callable[[object], int]:
     """A reader of whole numbers within these bounds; the unit is for what is said of a wrong one."""
 
+    @shaped(type="integer", minimum=at_least, maximum=at_most)
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             hint = instead.for_number(value, at_least, at_most, unit, whole=True)
@@ -212,6 +234,7 @@ def whole(at_least: int, at_most: int, unit: instead.Unit = "") -> Callable[[obj
 def seconds(at_least: float, at_most: float) -> Callable[[object], float]:
     """A reader of durations, whole or not."""
 
+    @shaped(type="number", minimum=at_least, maximum=at_most)
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             hint = instead.for_number(value, at_least, at_most, "seconds", whole=False)
@@ -234,6 +257,7 @@ def _shown(number: float) -> str:
 def choice(*words: str) -> Callable[[object], str]:
     """A reader of one of these words."""
 
+    @shaped(enum=list(words))
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in words:
             raise Wrong(f"must be one of {', '.join(words)}", instead.for_choice(value, words))
@@ -242,6 +266,7 @@ def choice(*words: str) -> Callable[[object], str]:
     return read
 
 
+@shaped(type="string", pattern="^0?[0-7]{3}$")
 def mode(value: object) -> int:
     """File permissions as an octal text, such as "0660"."""
     if not isinstance(value, str) or not re.fullmatch(r"0?[0-7]{3}", value):
@@ -253,6 +278,7 @@ def mode(value: object) -> int:
 def path_from(folder: Path) -> Callable[[object], Path]:
     """A reader of paths; relative ones are taken from `folder`."""
 
+    @shaped(type="string", minLength=1)
     def read(value: object) -> Path:
         path = text(value)
         if "\0" in path:
@@ -265,6 +291,7 @@ def path_from(folder: Path) -> Callable[[object], Path]:
 def list_of(read_one: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
     """A reader of arrays; it complains of every item that is wrong."""
 
+    @shaped(type="array", items=shape_of(read_one))
     def read(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise Wrong("must be an array", instead.for_list(value))

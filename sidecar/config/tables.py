@@ -24,6 +24,8 @@ from sidecar.config.keys import (
     mode,
     path_from,
     seconds,
+    shape_of,
+    shaped,
     text,
     whole,
 )
@@ -42,6 +44,9 @@ NOBODY_UID: Final = 65534  # how a user outside our user namespace looks, so nob
 
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ][\d:.]+(?:Z|[+-]\d\d:\d\d)?)?")
+
+
+_NOTHING_ELSE: Final = {"additionalProperties": False}
 
 
 def _as_it_stands(value: Any) -> Any:
@@ -83,6 +88,7 @@ def _tables(header: str) -> Any:
 def _socket_path(folder: Path) -> Any:
     read_path = path_from(folder)
 
+    @shaped(**shape_of(read_path))
     def read(value: object) -> Path:
         path: Path = read_path(value)
         length = len(str(path).encode())
@@ -120,6 +126,7 @@ def ledger_keys(folder: Path) -> tuple[Key, ...]:
 
 
 def _blocks(read_whole: Any) -> Any:
+    @shaped(**shape_of(read_whole), multipleOf=4096)
     def read(value: object) -> int:
         size: int = read_whole(value)
         if size % 4096:
@@ -139,6 +146,7 @@ def peer_keys() -> tuple[Key, ...]:
     )
 
 
+@shaped(type="string", pattern="^[^/]+\\.service$")
 def _unit(value: object) -> str:
     unit = text(value)
     if not unit.endswith(".service") or "/" in unit:
@@ -186,6 +194,7 @@ def connector_keys(folder: Path) -> tuple[Key, ...]:
     )
 
 
+@shaped(type="string", pattern="^https?://")
 def base_url(value: object) -> str:
     """A URL of http or https, which is never said again: keys are pasted into URLs as well."""
     url, hint = text(value), f"write: {BASE_URL_EXAMPLE}"
@@ -219,6 +228,15 @@ def is_plain_http_away(url: str) -> bool:
 def _credential(folder: Path) -> Any:
     read_path = path_from(folder)
 
+    @shaped(
+        anyOf=[
+            {"type": "string", "pattern": "^[!-.0-~]+$"},
+            *(
+                {"type": "object", "properties": {key: {"type": "string"}}, "required": [key], **_NOTHING_ELSE}
+                for key in ("file", "env")
+            ),
+        ]
+    )
     def read(value: object) -> CredentialName:
         place = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("name", value)
         match place:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.config import instead
-from sidecar.config.keys import Complaint, ConfigFaults, Key, KindKeys, Wrong, list_of, path_from
+from sidecar.config.keys import Complaint, ConfigFaults, Key, KindKeys, Wrong, list_of, path_from, shaped
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors.child import Plan
 from sidecar.connectors.kind import Kind
@@ -61,6 +61,7 @@ def _built(config: ConnectorConfig, plan: Plan, secret: Secret | None) -> Proces
     )
 
 
+@shaped(type="array", items={"type": "string"}, minItems=1)
 def _argv(value: object) -> tuple[str, ...]:
     words = list_of(_word)(value)
     if not words or not words[0]:
@@ -75,6 +76,7 @@ def _word(value: object) -> str:
     return value
 
 
+@shaped(type="object", additionalProperties={"type": "string"})
 def _environment(value: object) -> Mapping[str, str]:
     if not isinstance(value, dict):
         raise Wrong('must be a table of texts, such as {MODEL_FILE = "goblin.gguf"}', "write it in braces: {...}")
