@@ -13,14 +13,15 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sidecar.config.keys import Complaint
-from sidecar.config.positions import Position, positions_of, unclosed, written_twice
+from sidecar.config.positions import Position, positions_of, statement_at, unclosed, written_twice
 
 _MISTAKES_MAX: Final = 50  # told of one file; each is one more parse
 _TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _ASSIGNED: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"\\]*"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*(=?)""")
+_HEADER: Final = re.compile(r"""\s*\[\[?[A-Za-z0-9_."' -]+\]\]?\s*(?:#.*)?$""")
 _ADVICE: Final = (  # how the parser's words begin, and what to write instead
     ("Invalid value", "write texts in quotes, numbers without, and true or false in small letters"),
     (
@@ -84,18 +85,36 @@ def parsed(source: str) -> Parsed:
         at = mistake.line
         if at is None or at in (one.line for one in mistakes):
             return Parsed(text, None, tuple(mistakes[:1] or [mistake]))  # the rest may only follow from the first
-        path = _path_at(lines, at)
+        start, last = statement_at(text, at)
+        first = start.line
+        if last is None and at >= len(lines):  # the parser ran to the end in search of what closes it
+            mistake = structs.replace(mistake, line=first, column=start.column)
+            at = first
+        path = _path_at(lines, first)
         is_nowhere = mistake.path == "the file"
         mistakes.append(_named(mistake, path) if path and is_nowhere else mistake)
         if path is None:
             return Parsed(text, None, tuple(mistakes))
         taken_out |= {path} if is_nowhere else set()
-        lines[at - 1] = ""
+        for number in range(first, last or _end(lines, at)):
+            lines[number] = ""
+        lines[first - 1] = ""
     return Parsed(source, None, tuple(mistakes))
 
 
+def _end(lines: list[str], line: int) -> int:
+    """The last line of what begins before or in this line and does not end: the next key or header is not of it."""
+    rest = enumerate(lines[line:], start=line)
+    return next((number for number, text in rest if _HEADER.match(text) or _is_assignment(text)), len(lines))
+
+
+def _is_assignment(text: str) -> bool:
+    assigned = _ASSIGNED.match(text)
+    return assigned is not None and assigned[2] == "="
+
+
 def _named(mistake: Complaint, path: str) -> Complaint:
-    return Complaint(path, mistake.what, mistake.line, mistake.hint, mistake.column)
+    return structs.replace(mistake, path=path)
 
 
 def _mistake(text: str, error: ValueError) -> Complaint:

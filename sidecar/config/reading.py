@@ -51,7 +51,8 @@ class Reading(Struct, frozen=True):
     """What a text says, and everything that is wrong with it; what is sound can be looked at further.
 
     `config` is None where anything is wrong. `connectors` are the sound ones, by path (`connector[0]`), without those
-    that only stand behind another one; of those with something wrong, `credentials` has which they name. `daemon` and `ledger` hold what could be read of these tables.
+    that only stand behind another one; `credentials` are those that tables with something wrong name. `daemon` and
+    `ledger` hold what could be read of these tables.
     """
 
     config: Config | None
