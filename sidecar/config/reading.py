@@ -83,11 +83,22 @@ def reading_of(source: str, folder: Path, kinds: Mapping[str, KindKeys], file: s
     found = _Reading(folder.absolute(), kinds, naming, Complaints(places)).found(toml.document)
     if not toml.mistakes:
         return found
-    excused = {places.with_names(path) for path in toml.taken_out}
-    follows = _NAMES_LOST if any(path.endswith((".name", ".id")) for path in excused) else ()
-    rest = [one for one in found.complaints if one.path not in excused and not one.what.startswith(follows)]
+    rest = _without_what_follows(found.complaints, {places.with_names(path) for path in toml.taken_out})
     mistakes = [located(one, places) for one in toml.mistakes]
     return structs.replace(found, config=None, complaints=in_order([*mistakes, *rest]))
+
+
+def _without_what_follows(complaints: Iterable[Complaint], taken_out: set[str]) -> list[Complaint]:
+    """Without those that are there only since these keys could not be read."""
+    half_read = tuple(path for path in taken_out if path.endswith("."))
+    follows = _NAMES_LOST if half_read or any(path.endswith((".name", ".id")) for path in taken_out) else ()
+    return [
+        one
+        for one in complaints
+        if one.path not in taken_out
+        and not one.what.startswith(follows)
+        and not (one.what == "is missing" and one.path.startswith(half_read))
+    ]
 
 
 class _Reading:

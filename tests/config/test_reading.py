@@ -404,6 +404,9 @@ upstream = ""
         ('id = "dungeon"', '"id" = [\n]', '10:1: caller "dungeon".id: stands twice; first on line 9 — leave one of the two out'),
         ('id = "dungeon"', 'unit', '10:5: caller "dungeon".unit: is no TOML: Expected \'=\' after a key in a key/value pair — write: key = value'),
         ("[daemon]", "[daemon]", "3:1: daemon: stands twice; first on line 2 — leave one of the two out"),
+        ("[ledger]", "[ledger]", "6:1: ledger: stands twice; first on line 5 — leave one of the two out"),
+        ("output = 5", "[[operator]\nuid = 0", "29:11: operator: is no TOML: Expected ']]' at the end of an array declaration"
+         " — write a header as [table], or [[table]] for one of several"),
         ("[daemon]", "connections_max = [1,\n2", "3:19: daemon.connections_max: is no TOML: Unclosed array"
          " — close it with ], with commas between its items"),
         ("[daemon]", 'socket_mode = """', '3:1: daemon.socket_mode: is no TOML: Unterminated string'
