@@ -189,6 +189,7 @@ class _Reading:
         kind = self._kinds.get(kind_name) if isinstance(kind_name, str) else None
         if isinstance(kind_name, str) and kind is None:
             self.complaints.add(f"{path}.kind", f"no kind {kind_name} is built", nearest(kind_name, self._kinds))
+        kind = kind or self._naming.kind_of(table)
         own = kind.keys(self._folder) if kind else ()
         if kind is None and isinstance(table, dict):  # what else its kind would have wanted is not known
             table = {name: value for name, value in table.items() if name in {key.name for key in common}}
