@@ -54,6 +54,7 @@ _FACTORS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _WHOLE_DOLLARS_BELOW: Final = 1000  # a float from here on is rather micro-USD, written with a point
 _NAMES_MAX: Final = 30  # said in one hint
+SURELY: Final = 0.75  # so much like a name that what stands beside it is read as if it were that one
 _MEANT: Final[Mapping[str, str]] = {  # what other programs call a key of ours
     **dict.fromkeys(("api_key", "apikey", "key", "token", "secret", "password", "auth_token"), "credential"),
     **dict.fromkeys(("url", "endpoint", "host", "api_base"), "base_url"),
@@ -78,12 +79,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return f"known: {', '.join(known[:_NAMES_MAX])}{more}"
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that this one was meant to be, if there is such."""
+def closest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """The known name that this one was meant to be, if there is one that is so much like it; 1 is the same."""
     known = list(known)
     if _MEANT.get(name.lower()) in known:
         return _MEANT[name.lower()]
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    close = get_close_matches(name, known, n=1, cutoff=likeness)
     return close[0] if close else None
 
 

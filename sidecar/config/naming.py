@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sidecar.config.instead import nearest
+from sidecar.config.instead import SURELY, closest, nearest
 from sidecar.config.keys import Complaints, KindKeys
 from sidecar.contract.ids import is_id
 
@@ -47,13 +47,14 @@ class Naming:
         return {}, None
 
     def kind_of(self, connector: Any) -> KindKeys | None:
-        """The kind that a raw table of a connector names, where it is built."""
+        """The kind that a raw table of a connector names, or surely means, where it is built."""
         kind = connector.get("kind") if isinstance(connector, dict) else None
-        return self._kinds.get(kind) if isinstance(kind, str) else None
+        return self._kinds.get(_meant(kind, self._kinds)) if isinstance(kind, str) else None
 
     def kind_of_model(self, table: Any) -> KindKeys | None:
         """The kind of the connector that a model names, or of the one that stands behind it, where it is built."""
-        connector, kind = self.connector(name_in(table, "connector"))
+        name = name_in(table, "connector")
+        connector, kind = self.connector(_meant(name, self.names("connector")) if name else None)
         if kind is not None and kind.wraps:
             _, kind = self.connector(name_in(connector, kind.wraps))
             return None if kind is None or kind.wraps else kind
@@ -113,6 +114,11 @@ def _check_known(name: Any, kind: str, known: set[str], path: str, complaints: C
     if isinstance(name, str) and is_id(name) is not None and name not in known:
         hint = nearest(name, known) or f"write a [[{kind}]] of this name"
         complaints.add(path, f"no {kind} is named {name}", hint)
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """The name itself if it is known, or the one that it surely is a slip of."""
+    return name if name in known else closest(name, known, likeness=SURELY) or name
 
 
 def name_in(table: Any, key: str) -> str | None:

@@ -13,14 +13,16 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sidecar.config.keys import Complaint
-from sidecar.config.positions import Position, positions_of, unclosed, written_twice
+from sidecar.config.positions import Position, positions_of, statement_at, unclosed, written_twice
 
 _MISTAKES_MAX: Final = 50  # told of one file; each is one more parse
 _TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _ASSIGNED: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"\\]*"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*(=?)""")
+_HEADER_BEGINS: Final = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\s*([^,=]*)$")
+_HEADER: Final = re.compile(r"""\s*\[\[?[A-Za-z0-9_."' -]+\]\]?\s*(?:#.*)?$""")
 _ADVICE: Final = (  # how the parser's words begin, and what to write instead
     ("Invalid value", "write texts in quotes, numbers without, and true or false in small letters"),
     (
@@ -57,8 +59,8 @@ _ADVICE_ELSE: Final = "write it as the example configuration does"
 class Parsed(Struct, frozen=True):
     """`document` is None where none could be made; `mistakes` say what is no TOML.
 
-    `taken_out` holds the paths of keys that had a mistake: they are in the text, and not in the document. `source` is
-    the text that the document was made of, line for line.
+    `taken_out` holds the paths of keys that had a mistake: they are in the text, and not in the document; with a dot
+    at its end, of a table some of whose keys are. `source` is the text that the document was made of, line for line.
     """
 
     source: str
@@ -84,18 +86,43 @@ def parsed(source: str) -> Parsed:
         at = mistake.line
         if at is None or at in (one.line for one in mistakes):
             return Parsed(text, None, tuple(mistakes[:1] or [mistake]))  # the rest may only follow from the first
-        path = _path_at(lines, at)
-        is_nowhere = mistake.path == "the file"
-        mistakes.append(_named(mistake, path) if path and is_nowhere else mistake)
+        start, last = statement_at(text, at)
+        first = start.line
+        if last is None and at >= len(lines):  # the parser ran to the end in search of what closes it
+            mistake = structs.replace(mistake, line=first, column=start.column)
+            at = first
+        is_twice = mistake.path != "the file"
+        if header := _HEADER_BEGINS.match(lines[first - 1]):
+            mistakes.append(mistake if is_twice else structs.replace(mistake, path=header[2]))
+            left_out = f"left out {len(mistakes)}"  # what follows a second header of a table is looked at no further
+            taken_out |= {left_out, f"{mistake.path}."} if is_twice else set()
+            lines[first - 1] = f'["{left_out}"]' if is_twice else _closed(header)
+            continue
+        path = _path_at(lines, first)
+        mistakes.append(mistake if is_twice or path is None else structs.replace(mistake, path=path))
         if path is None:
             return Parsed(text, None, tuple(mistakes))
-        taken_out |= {path} if is_nowhere else set()
-        lines[at - 1] = ""
+        taken_out |= set() if is_twice else {path}
+        for number in range(first, last or _end(lines, at)):
+            lines[number] = ""
+        lines[first - 1] = ""
     return Parsed(source, None, tuple(mistakes))
 
 
-def _named(mistake: Complaint, path: str) -> Complaint:
-    return Complaint(path, mistake.what, mistake.line, mistake.hint, mistake.column)
+def _end(lines: list[str], line: int) -> int:
+    """The last line of what begins before or in this line and does not end: the next key or header is not of it."""
+    rest = enumerate(lines[line:], start=line)
+    return next((number for number, text in rest if _HEADER.match(text) or _is_assignment(text)), len(lines))
+
+
+def _is_assignment(text: str) -> bool:
+    assigned = _ASSIGNED.match(text)
+    return assigned is not None and assigned[2] == "="
+
+
+def _closed(header: re.Match[str]) -> str:
+    """The header that this line was hardly meant to be anything else than."""
+    return f"[[{header[2]}]]" if header[1] == "[[" or "]]" in header[3] else f"[{header[2]}]"
 
 
 def _mistake(text: str, error: ValueError) -> Complaint:

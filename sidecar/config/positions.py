@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -31,7 +31,7 @@ _LITERAL_LINES: Final = re.compile(r"'''(?:'{1,2}(?!')|[^'])*'{3,5}", re.DOTALL)
 _DATE_THEN_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^,\]}\s#]*")
 _PLAIN: Final = re.compile(r"[^,\]}\[{\s#\"']+")
 _TOP_NAME: Final = re.compile(r"[a-z_]+")
-_LAST_STEP: Final = re.compile(r"(?:\[\d+\]|(?:^|\.)[^.]*)$")
+_LAST_STEP: Final = re.compile(r"(?:\[\d+\]|(?:^|\.)[^.\[\]]*)$")
 _VALUES: Final = (_BASIC_LINES, _LITERAL_LINES, _BASIC, _LITERAL, _DATE_THEN_TIME, _PLAIN)
 
 
@@ -58,7 +58,9 @@ class Places(Struct, frozen=True):
         if path not in self.positions and _TOP_NAME.fullmatch(path):
             return self.positions.get("")
         while path and path not in self.positions:
-            path = _LAST_STEP.sub("", path)
+            path, steps = _LAST_STEP.subn("", path)
+            if not steps:
+                return None
         return self.positions.get(path) if path else None
 
     def with_names(self, path: str) -> str:
@@ -125,6 +127,20 @@ def unclosed(source: str) -> Position | None:
     return None
 
 
+def statement_at(source: str, line: int) -> tuple[Position, int | None]:
+    """Where the statement begins that this line is in, and its last line; None where it does not end."""
+    scanner = _Scanner(source)
+    with suppress(_Lost, RecursionError):
+        scanner.run()
+    starts = [scanner.position(offset) for offset in scanner.statements]
+    at = bisect_right([start.line for start in starts], line) - 1
+    if at < 0:
+        return Position(line, 1), line
+    if at == len(starts) - 1 and not scanner.is_whole:
+        return starts[at], None
+    return starts[at], max(line, starts[at + 1].line - 1 if at + 1 < len(starts) else len(source.split("\n")))
+
+
 def path_text(path: Path) -> str:
     """A path as complaints have it."""
     said = ""
@@ -162,6 +178,8 @@ class _Scanner:
         self.found: dict[Path, int] = {}
         self.again: list[tuple[Path, int, int]] = []
         self.open: list[int] = []
+        self.statements: list[int] = []
+        self.is_whole = False
 
     def position(self, offset: int) -> Position:
         before = bisect_left(self._line_ends, offset)
@@ -170,6 +188,7 @@ class _Scanner:
     def run(self) -> None:
         table: Path = ()
         while self._skipped(_BLANK_LINES) < len(self._text):
+            self.statements.append(self._at)
             if self._text[self._at] == "[":
                 table = self._header()
             else:
@@ -177,6 +196,7 @@ class _Scanner:
             if (end := _REST_OF_LINE.match(self._text, self._at)) is None:
                 self._lost()
             self._at = end.end()
+        self.is_whole = True
 
     # --- statements -------------------------------------------------------------------------------------------
 

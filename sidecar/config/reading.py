@@ -52,7 +52,8 @@ class Reading(Struct, frozen=True):
     """What a text says, and everything that is wrong with it; what is sound can be looked at further.
 
     `config` is None where anything is wrong. `connectors` are the sound ones, by path (`connector[0]`), without those
-    that only stand behind another one; of those with something wrong, `credentials` has which they name. `daemon` and `ledger` hold what could be read of these tables.
+    that only stand behind another one; `credentials` are those that tables with something wrong name. `daemon` and
+    `ledger` hold what could be read of these tables.
     """
 
     config: Config | None
@@ -83,11 +84,22 @@ def reading_of(source: str, folder: Path, kinds: Mapping[str, KindKeys], file: s
     found = _Reading(folder.absolute(), kinds, naming, Complaints(places)).found(toml.document)
     if not toml.mistakes:
         return found
-    excused = {places.with_names(path) for path in toml.taken_out}
-    follows = _NAMES_LOST if any(path.endswith((".name", ".id")) for path in excused) else ()
-    rest = [one for one in found.complaints if one.path not in excused and not one.what.startswith(follows)]
+    rest = _without_what_follows(found.complaints, {places.with_names(path) for path in toml.taken_out})
     mistakes = [located(one, places) for one in toml.mistakes]
     return structs.replace(found, config=None, complaints=in_order([*mistakes, *rest]))
+
+
+def _without_what_follows(complaints: Iterable[Complaint], taken_out: set[str]) -> list[Complaint]:
+    """Without those that are there only since these keys could not be read."""
+    half_read = tuple(path for path in taken_out if path.endswith("."))
+    follows = _NAMES_LOST if half_read or any(path.endswith((".name", ".id")) for path in taken_out) else ()
+    return [
+        one
+        for one in complaints
+        if one.path not in taken_out
+        and not one.what.startswith(follows)
+        and not (one.what == "is missing" and one.path.startswith(half_read))
+    ]
 
 
 class _Reading:
@@ -181,6 +193,7 @@ class _Reading:
         kind = self._kinds.get(kind_name) if isinstance(kind_name, str) else None
         if isinstance(kind_name, str) and kind is None:
             self.complaints.add(f"{path}.kind", f"no kind {kind_name} is built", nearest(kind_name, self._kinds))
+        kind = kind or self._naming.kind_of(table)
         own = kind.keys(self._folder) if kind else ()
         if kind is None and isinstance(table, dict):  # what else its kind would have wanted is not known
             table = {name: value for name, value in table.items() if name in {key.name for key in common}}

@@ -94,7 +94,7 @@ def model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Iter
     if family.asked_by == "adaptive" and settings.efforts == ():
         yield (
             "efforts",
-            f"a model of thinking = {settings.thinking!r} thinks by an effort, and none is left; write one, or leave efforts out",
+            f"thinking = {settings.thinking!r} is asked for by an effort; write one, or leave efforts out",
         )
     if family.asked_by == "budget" and settings.efforts and "max" in settings.efforts:
         yield "efforts", "no model that thinks by a budget takes the effort max; it falls back by itself; leave max out"

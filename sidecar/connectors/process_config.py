@@ -82,15 +82,14 @@ def _environment(value: object) -> Mapping[str, str]:
         raise Wrong('must be a table of texts, such as {MODEL_FILE = "goblin.gguf"}', "write it in braces: {...}")
     for name, said in value.items():
         if not _VARIABLE.fullmatch(name):
-            what = f"{name!r} is no name of an environment variable"
-            raise Wrong(what, "write it with letters, digits and _ only", f".{name}")
+            raise Wrong("is no name of an environment variable", "write it with letters, digits and _ only", f".{name}")
         if name == CREDENTIAL:
-            what = f"{CREDENTIAL} is set by the connector's credential"
-            raise Wrong(what, "leave it out here, and name the credential by: credential = ...", f".{name}")
+            hint = "leave it out here, and name the credential by: credential = ..."
+            raise Wrong("is set by the connector's credential", hint, f".{name}")
         try:
             _word(said)
         except ValueError as wrong:
-            raise Wrong(f"{name} {wrong}", 'write a text in quotes: {NAME = "..."}', f".{name}") from None
+            raise Wrong(str(wrong), 'write a text in quotes: {NAME = "..."}', f".{name}") from None
     return value
 
 
