@@ -15,7 +15,7 @@ from sidecar.config.keys import Complaint
 from sidecar.config.values import Caller, Model
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 
-_SMALLEST_REQUEST_BYTES: Final = 230  # a canonical one with ids of a character each; a test encodes it
+_SMALLEST_REQUEST_BYTES: Final = 189  # a canonical one with ids of a character each; a test encodes it
 
 
 def too_low(callers: Iterable[tuple[str, Caller]], models: Mapping[str, Model]) -> Iterator[Complaint]:

@@ -16,7 +16,7 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
         "model": "What callers ask for by name.",
     },
     "daemon": {
-        "socket": "Where the daemon listens; at most 107 bytes with its folder. A socket that systemd gives counts first.",
+        "socket": "Where the daemon listens, unless systemd hands it a socket.",
         "socket_mode": "Who may connect at all, as octal permissions.",
         "frame_bytes_max": "The largest request or answer on the socket.",
         "frames_held_bytes_max": "Requests held at once, all connections together; reading waits above it.",

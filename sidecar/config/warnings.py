@@ -56,9 +56,6 @@ def _of_reach(config: Config) -> Iterator[Complaint]:
     for name in config.connectors:
         if name not in used:
             yield Complaint(f'connector "{name}"', "no model uses it", hint="name it in a model, or take it out")
-    if not config.operators:
-        what = "there is none, so nobody may reload, resolve, check or see metrics of the daemon while it runs"
-        yield Complaint("operator", what, hint='write: [[operator]] with user = "root"')
 
 
 def _of_urls(config: Config) -> Iterator[Complaint]:

@@ -196,10 +196,10 @@ def test_what_is_allowed_but_odd_is_a_warning(tmp_path: Path, capsys: pytest.Cap
     spare = '[[connector]]\nname = "spare"\nkind = "scripted"\ntime_limit_seconds = 5\n'
     assert warnings(written(tmp_path, spare, drain=60, models="[]"), capsys) == [
         "4:1: daemon.drain_seconds_max: warning: 60 s is below the 240 s that connector rehearsal may take:"
-        " a stop can cut its requests off, at their whole reservation",
-        '9:1: caller "dungeon".models: warning: is empty, so this caller can run nothing',
-        '16:1: model "npc": warning: no caller may use it',
-        '26:1: connector "spare": warning: no model uses it',
+        " a stop can cut its requests off, at their whole reservation — write 240 or more",
+        '9:1: caller "dungeon".models: warning: is empty, so this caller can run nothing — name models of this file',
+        '16:1: model "npc": warning: no caller may use it — name it in a caller\'s models',
+        '26:1: connector "spare": warning: no model uses it — name it in a model, or take it out',
     ]
 
 
