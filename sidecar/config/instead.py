@@ -94,7 +94,7 @@ def for_number(value: Any, at_least: float, at_most: float, unit: Unit, *, whole
         is_whole = meant == meant.to_integral_value()
         if is_whole or not whole:
             quoted = ", without quotes" if isinstance(value, str) else ""
-            return f"write {shown(int(meant) if is_whole else float(meant))}{quoted}{_in_usd(meant, value, unit)}"
+            return f"write {shown(int(meant) if is_whole else float(meant))}{_in_usd(meant, unit)}{quoted}"
     what = "a whole number" if whole else "a number"
     of = f" of {unit}" if unit else ""
     return f"write {what}{of} from {shown(at_least)} to {shown(at_most)}, without quotes{_example(unit)}"
@@ -175,7 +175,7 @@ def _meant(value: Any, unit: Unit) -> Decimal | None:
     return None if factor is None else Decimal(re.sub("[_,]", "", match[1])) * Decimal(factor)
 
 
-def _in_usd(meant: Decimal, value: Any, unit: Unit) -> str:
+def _in_usd(meant: Decimal, unit: Unit) -> str:
     """How much money it is, said where a person may have meant dollars."""
     if unit != "micro-USD":
         return ""

@@ -34,17 +34,15 @@ class Naming:
         return value if isinstance(value, list) else []
 
     def names(self, kind: str) -> set[str]:
-        """All of one kind; also of one table that wants a second pair of brackets, which is complained of."""
-        alone = self._document.get(kind)
-        raw = [alone] if isinstance(alone, dict) else self.tables(kind)
+        """All of one kind; also of tables under a header that is complained of: misspelt, or in too few brackets."""
+        meant = [one for header, one in self._document.items() if header == kind or closest(header, _ID_KEYS) == kind]
+        raw = [table for one in meant for table in (one if isinstance(one, list) else [one])]
         return {name for table in raw if (name := name_in(table, _ID_KEYS[kind]))}
 
     def connector(self, name: str | None) -> tuple[dict[str, Any], KindKeys | None]:
-        """The raw table of a connector and its kind, as far as there are such."""
-        for table in self.tables("connector"):
-            if name and name_in(table, "name") == name:
-                return table, self.kind_of(table)
-        return {}, None
+        """The raw table of a connector and its kind, as far as there are such; none where two have this name."""
+        named = [table for table in self.tables("connector") if name and name_in(table, "name") == name]
+        return (named[0], self.kind_of(named[0])) if len(named) == 1 else ({}, None)
 
     def kind_of(self, connector: Any) -> KindKeys | None:
         """The kind that a raw table of a connector names, or surely means, where it is built."""

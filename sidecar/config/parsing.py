@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from sidecar.config.keys import Complaint
 from sidecar.config.positions import Position, positions_of, statement_at, unclosed, written_twice
 
+_BYTE_ORDER_MARK: Final = "\ufeff"
 _MISTAKES_MAX: Final = 50  # told of one file; each is one more parse
 _TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _ASSIGNED: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"\\]*"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*(=?)""")
@@ -50,9 +51,10 @@ _VALUES: Final = (  # how a value begins that is none, and what to write instead
     (re.compile(r"[\d_]+(?:,\d{3})+"), "write a number without commas: 1_000_000"),
     (re.compile(r"true\b|false\b|yes\b|no\b|on\b|off\b", re.IGNORECASE), "write true or false, in small letters"),
     (re.compile(r"\$?\d[\d_.]*\s*[A-Za-z$%]"), "write the number alone; its unit is in the name of the key"),
-    (re.compile(r"[A-Za-z/~.$]"), 'write it in quotes: "..."'),
+    (re.compile(r"[A-Za-z/~.$]"), 'write a text in quotes: "...", a number in digits'),
     (re.compile(r"(?:#|$)"), "write a value behind the ="),
 )
+_MIXED: Final = "is one table here, and one of several elsewhere"
 _ADVICE_ELSE: Final = "write it as the example configuration does"
 
 
@@ -71,8 +73,11 @@ class Parsed(Struct, frozen=True):
 
 def parsed(source: str) -> Parsed:
     """What this text says as TOML."""
-    lines = source.replace("\r\n", "\n").split("\n")
+    lines = source.removeprefix(_BYTE_ORDER_MARK).replace("\r\n", "\n").split("\n")
     mistakes: list[Complaint] = []
+    if source.startswith(_BYTE_ORDER_MARK):
+        hint = "save the file as UTF-8 without it"
+        mistakes.append(Complaint("the file", "is no TOML: it begins with a byte order mark", 1, hint, 1))
     taken_out: set[str] = set()
     while len(mistakes) < _MISTAKES_MAX:
         text = "\n".join(lines)
@@ -84,7 +89,7 @@ def parsed(source: str) -> Parsed:
         except ValueError as error:  # a syntax error, or a number too long to be read
             mistake = _mistake(text, error)
         at = mistake.line
-        if at is None or at in (one.line for one in mistakes):
+        if at is None or at in (one.line for one in mistakes if one.path != "the file"):
             return Parsed(text, None, tuple(mistakes[:1] or [mistake]))  # the rest may only follow from the first
         start, last = statement_at(text, at)
         first = start.line
@@ -92,6 +97,12 @@ def parsed(source: str) -> Parsed:
             mistake = structs.replace(mistake, line=first, column=start.column)
             at = first
         is_twice = mistake.path != "the file"
+        if at > first and last is None and (_is_assignment(lines[at - 1]) or _HEADER.match(lines[at - 1])):
+            mistake, at = _unclosed(text, mistake), first  # the parser took the next key for an item
+        if mistake.what == _MIXED:
+            mistakes.append(mistake)
+            lines[first - 1] = f"[[{mistake.path}]]"
+            continue
         if header := _HEADER_BEGINS.match(lines[first - 1]):
             mistakes.append(mistake if is_twice else structs.replace(mistake, path=header[2]))
             left_out = f"left out {len(mistakes)}"  # what follows a second header of a table is looked at no further
@@ -135,17 +146,31 @@ def _mistake(text: str, error: ValueError) -> Complaint:
     ):
         said = f"stands twice; first on line {twice.first.line}"
         position = twice.second
+        if twice.is_mixed and "[" not in twice.path:
+            hint = f"write [[{twice.path}]], as on line {twice.first.line}"
+            return Complaint(twice.path, _MIXED, position.line, hint, position.column)
         return Complaint(twice.path, said, position.line, "leave one of the two out", position.column)
-    if what.startswith("Unclosed") and (begin := unclosed(text)):
-        position = begin
+    if what.startswith("Unclosed"):
+        return _unclosed(
+            text, Complaint("the file", f"is no TOML: {what}", position.line if position else None, _ADVICE_ELSE)
+        )
     hint = next((advice for words, advice in _ADVICE if what.startswith(words)), _ADVICE_ELSE)
     if position and what.startswith(("Invalid value", "Expected newline", "Invalid date")):
         _, _, value = text.split("\n")[position.line - 1].partition("=")
         hint = next((advice for begin, advice in _VALUES if begin.match(value.strip())), hint)
-    if text.startswith("\ufeff"):
-        hint = "save the file as UTF-8 without a byte order mark"
     line, column = (position.line, position.column) if position else (None, None)
     return Complaint("the file", f"is no TOML: {what}", line, hint, column)
+
+
+def _unclosed(text: str, mistake: Complaint) -> Complaint:
+    """The mistake at the bracket that is open where the parser stopped."""
+    begin = unclosed(text)
+    if begin is None:
+        return mistake
+    is_array = text.split("\n")[begin.line - 1][begin.column - 1 :].startswith("[")
+    what = "Unclosed array" if is_array else "Unclosed inline table"
+    hint = next(advice for words, advice in _ADVICE if what.startswith(words))
+    return Complaint(mistake.path, f"is no TOML: {what}", begin.line, hint, begin.column)
 
 
 def _position(text: str, error: ValueError, place: re.Match[str] | None) -> Position | None:

@@ -80,6 +80,7 @@ class Twice(Struct, frozen=True):
     path: str
     first: Position
     second: Position
+    is_mixed: bool = False  # `second` is the header of one table, and elsewhere it is one of several
 
 
 def positions_of(source: str, document: Mapping[str, Any]) -> dict[str, Position]:
@@ -111,8 +112,8 @@ def written_twice(source: str) -> Twice | None:
         scanner.run()
     if not scanner.again:
         return None
-    path, first, second = scanner.again[0]
-    return Twice(path_text(path), scanner.position(first), scanner.position(second))
+    path, first, second, is_mixed = scanner.again[0]
+    return Twice(path_text(path), scanner.position(first), scanner.position(second), is_mixed)
 
 
 def unclosed(source: str) -> Position | None:
@@ -176,7 +177,7 @@ class _Scanner:
         self._items: dict[Path, int] = {}  # of each array of tables, the index of its newest
         self._implied: set[Path] = set()  # tables that only stand in the headers or dotted keys of others
         self.found: dict[Path, int] = {}
-        self.again: list[tuple[Path, int, int]] = []
+        self.again: list[tuple[Path, int, int, bool]] = []
         self.open: list[int] = []
         self.statements: list[int] = []
         self.is_whole = False
@@ -213,6 +214,8 @@ class _Scanner:
         if not is_array:
             self._defined(path, start)
             return path
+        if path in self.found and path not in self._items:
+            self.again.append((path, start, self.found[path], True))
         self.found.setdefault(path, start)
         self._items[path] = self._items.get(path, -1) + 1
         path = (*path, self._items[path])
@@ -230,7 +233,7 @@ class _Scanner:
 
     def _defined(self, path: Path, offset: int) -> None:
         if path in self.found and path not in self._implied:
-            self.again.append((path, self.found[path], offset))
+            self.again.append((path, self.found[path], offset, path in self._items))
             return
         self._implied.discard(path)
         self.found[path] = offset

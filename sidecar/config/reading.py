@@ -138,7 +138,7 @@ class _Reading:
             places=self.complaints.places,
             daemon=daemon,
             ledger=ledger,
-            connectors={path: one for path, one in asked.items() if one.wrapped or not self._kinds[one.kind].wraps},
+            connectors={path: one for path, one in asked.items() if self._is_whole(one)},
             credentials=self._credentials,
         )
         if reading.complaints:
@@ -222,6 +222,13 @@ class _Reading:
         """With the one that it stands before, if it does; one that is broken is complained of elsewhere."""
         wraps = self._kinds[connector.kind].wraps
         return structs.replace(connector, wrapped=connectors.get(connector.settings[wraps]) if wraps else None)
+
+    def _is_whole(self, connector: Connector) -> bool:
+        """Whether the one that it must stand before is there, and stands before none itself."""
+        behind = connector.wrapped
+        return self._kinds[connector.kind].wraps is None or (
+            behind is not None and self._kinds[behind.kind].wraps is None
+        )
 
     def _without_keys_of_others(self, table: dict[str, Any], known: set[str], path: str) -> dict[str, Any]:
         """What is left of a connector's table; a key that another kind has is said to be that kind's."""

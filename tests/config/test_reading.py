@@ -395,7 +395,7 @@ upstream = ""
         ("[daemon]", "drain_seconds_max =", "3:20: daemon.drain_seconds_max: is no TOML: Invalid value — write a value behind the ="),
         ("[daemon]", "socket_mode = 0660", "3:16: daemon.socket_mode: is no TOML: Expected newline or end of document after a"
          ' statement — write it without zeros before it, or permissions as a text: "0660"'),
-        ("[daemon]", "socket_mode = rw", '3:15: daemon.socket_mode: is no TOML: Invalid value — write it in quotes: "..."'),
+        ("[daemon]", "socket_mode = rw", '3:15: daemon.socket_mode: is no TOML: Invalid value — write a text in quotes: "...", a number in digits'),
         ("input = 1", "above_input_tokens = 1,000", '25:23: model "npc".price[0].above_input_tokens: is no TOML: Expected newline'
          " or end of document after a statement — write a number without commas: 1_000_000"),
         ('id = "dungeon"', 'user = "root', '10:13: caller "dungeon".user: is no TOML: Illegal character \'\\n\''

@@ -10,14 +10,18 @@ import json
 import os
 import pwd
 import re
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidecar.cli.check import check
 from sidecar.cli.serve import serve
-from sidecar.cli.setup import load
+from sidecar.cli.setup import build, load, read
 from sidecar.config.keys import ConfigFaults
 
 SOUND = """\
@@ -243,3 +247,78 @@ def test_serve_reload_and_json_tell_the_same(folder: Path, capsys: pytest.Captur
     assert [
         f"{path}:{one['line']}:{one['column']}: {one['path']}: {one['what']} — {one['hint']}" for one in complaints
     ] == lines
+
+
+def test_a_byte_order_mark_hides_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(folder, Fault("# A host", "\ufeff# A host", "", "", ""), FAULTS["misspelt key"])
+    assert [one.removeprefix(f"{path}:").partition(" — ")[0] for one in told(path, capsys)] == [
+        "1:1: the file: is no TOML: it begins with a byte order mark",
+        "4:1: daemon.conections_max: unknown key",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ("[[operator]]\nuid", "[operator]\nuid", ["operator: is one table here, and one of several elsewhere"]),
+        ("[[operator]]\ngid", "[operator]\ngid", ["operator: is one table here, and one of several elsewhere"]),
+        ('[[caller]]\nid = "arena"', '[[caller]\nid = "arena"', ["caller: is no TOML: Expected ']]' at the end of an array declaration"]),
+        ('  "sage",\n]', '  "sage",\n', ['caller "dungeon".models: is no TOML: Unclosed array']),
+        ('"npc",  #', '"npc"  #', ['caller "dungeon".models: is no TOML: Unclosed array']),
+        ('"npc",  #', "npc,  #", ['caller "dungeon".models: is no TOML: Invalid value']),
+        ('[[model]]\nname = "npc"', '[[models]]\nname = "npc"', ["models: unknown key"]),
+        ("retention_days = 30", "retention_days = 30\n[daemon]\nsokcet = 1", ["daemon: stands twice; first on line 2"]),
+        ('name = "npc"', "name = npc", ["model[0].name: is no TOML: Invalid value"]),
+        ('kind = "scripted"', 'kind = "recorded"\nrecords = "rehearsal"\ndirectory = "kept"',
+         ['connector "rehearsal".records: names this connector itself']),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_text_itself_brings_no_others_with_it(
+    old: str, new: str, lines: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(folder, Fault(old, new, "", "", ""), FAULTS["price in dollars"])
+    *texts, last = told(path, capsys)
+    assert [re.sub(r"^.*?:\d+:\d+: | — .*", "", one) for one in texts] == lines
+    assert expected(path, FAULTS["price in dollars"]).match(last)
+
+
+@given(st.data())
+def test_whatever_happens_to_a_file_is_told_within_it(
+    tmp_path_factory: pytest.TempPathFactory, drawing: st.DataObject
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    at = drawing.draw(st.integers(0, len(SOUND)))
+    until = drawing.draw(st.integers(at, min(len(SOUND), at + 40)))
+    text = SOUND[:at] + drawing.draw(st.text("[]{}=.,\"'#\\\n a1", max_size=4)) + SOUND[until:]
+    path = folder / "any.toml"
+    path.write_text(text, encoding="utf-8")
+    _, complaints = build(read(path), {})
+    lines = text.split("\n")
+    for one in complaints:
+        assert one.hint
+        assert one.line is None or 1 <= one.line <= len(lines)
+        assert one.line is None or one.column is None or one.column <= len(lines[one.line - 1]) + 1
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        assert complaints
+
+
+@given(st.data())
+def test_anything_in_any_place_is_told_and_breaks_nothing(
+    tmp_path_factory: pytest.TempPathFactory, drawing: st.DataObject
+) -> None:
+    document = tomllib.loads(SOUND)
+    place: Any = document
+    while True:
+        key = drawing.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if not isinstance(place[key], dict | list) or not place[key] or drawing.draw(st.booleans()):
+            break
+        place = place[key]
+    words = st.sampled_from(["rehearsal", "local", "cloud", "npc", "recorded", "process", "sk-x", ""])
+    place[key] = drawing.draw(words | st.integers() | st.floats() | st.lists(words, max_size=2) | st.booleans())
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(tomli_w.dumps(document), encoding="utf-8")
+    reading = read(path)
+    _, complaints = build(reading, {})
+    assert all(one.line is not None and one.hint for one in complaints)
