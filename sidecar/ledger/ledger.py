@@ -49,12 +49,14 @@ from sidecar.ledger.seal_format import End
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.terms import Terms
 from sidecar.ledger.threads import Threads
+from sidecar.ledger.watch import NOBODY_WATCHES, Watch
 from sidecar.ledger.writer import Append, Batch, Writer
 from sidecar.ops.clock import unix_ms
 
 _THREADS: Final = Threads()
 _NOBODY: Final = Listeners()
 _UPKEEP_MS: Final = 3_600_000
+Settling = CompletedRecord | LowWaterRecord | CheckpointRecord
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
 
@@ -82,7 +84,7 @@ class Ledger:
         self._keeping: Keeping
         self._spares_wanted = spares_wanted(terms.requests_in_flight_max, terms.segment_bytes)
         self.recovery = found
-        self._pressure = Pressure(files, directory, lambda: self._room, terms.segment_bytes, terms.on_pressure)
+        self._pressure = Pressure(files, directory, lambda: self._room, terms)
 
     # --- opening ----------------------------------------------------------------------------------------------
 
@@ -104,6 +106,7 @@ class Ledger:
         on_pressure: Callable[[str | None], None] = lambda why: None,
         on_trouble: Callable[[str], None] = lambda why: None,
         on_dropped: Callable[[End, Dropped], None] = lambda end, dropped: None,
+        watch: Watch = NOBODY_WATCHES,
     ) -> Ledger:
         """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
 
@@ -125,6 +128,7 @@ class Ledger:
             on_pressure=on_pressure,
             on_trouble=on_trouble,
             on_dropped=on_dropped,
+            watch=watch,
         )
         files = files or DiskFiles()
         files.make_directory(directory)
@@ -177,6 +181,7 @@ class Ledger:
             append=self.append,
             on_trouble=terms.on_trouble,
             thread=terms.threads.keeping,
+            watch=terms.watch,
         )
 
     def _begin_in(self, slot: Slot, end: End) -> None:
@@ -196,6 +201,7 @@ class Ledger:
             clock_unix_ms,
             on_landed=self._batch_landed,
             thread=self._terms.threads.commit,
+            watch=self._terms.watch,
         )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
         framed = on_disk.encode_record(opened)
@@ -249,12 +255,7 @@ class Ledger:
         """Spares, segments, and last the lock. What fails here loses nothing: all that was acknowledged is synced, the
         next open removes spares, and how the process ends is for `poisoned` to say."""
         unused = [*self._room.planned_behind(self._writer.slot), *self._room.spares]
-        for spare in unused:
-            with suppress(OSError):
-                self._files.unlink(spare.path)
-        for slot in [self._writer.slot, *unused]:
-            with suppress(OSError):
-                self._files.close(slot.descriptor)
+        spares.let_go(self._files, unused, [self._writer.slot, *unused])
         for seal in self._index.sealed:
             with suppress(OSError):
                 seal.close()
@@ -318,7 +319,10 @@ class Ledger:
             self._index.begun(key, record, place)
             self._live.add(key)
 
-        return self._append(key, Append(framed, slot, enter))
+        self._on_the_way.add(key)
+        append = Append(framed, slot, enter)
+        self._writer.append(append)
+        return append
 
     def _batch_landed(self, batch: Batch, framed_bytes: list[int]) -> None:
         """Before its records are entered: with the first of a segment, all of the segment before are."""
@@ -355,39 +359,35 @@ class Ledger:
         assert key not in self._on_the_way, "a request completes twice"
         assert record.begin_segment == recorded.begin.segment, "a completion names another begin"
         assert record.begin_offset == recorded.begin.offset, "a completion names another begin"
-        framed = on_disk.encode_record(record)
-        try:
-            slot = self._room.place_completion(len(framed), live=key in self._live)
-        except NoRoom:
-            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
-        self._live.discard(key)
 
         def enter(place: Place) -> None:
             self._on_the_way.discard(key)
             self._index.completed(key, begin.caller_runtime_id, record, place)
             self._left_open.pop(key, None)
 
-        return self._append(key, Append(framed, slot, enter))
+        landing = self._settle(record, enter, live=key in self._live)
+        if isinstance(landing, Append):
+            self._live.discard(key)
+            self._on_the_way.add(key)
+        return landing
 
     def append(self, record: LowWaterRecord | CheckpointRecord) -> Landing:
         """A record that speaks of no request; what it says holds when it has landed."""
         if self.poisoned:
             return Landing.failed(LedgerUnavailable(self.poisoned))
-        framed = on_disk.encode_record(record)
-        try:
-            slot = self._room.place_completion(len(framed), live=False)
-        except NoRoom:
-            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
 
-        def enter(place: Place) -> None:
+        def enter(_: Place) -> None:
             self._landed = end_after(record, self._landed)
 
-        append = Append(framed, slot, enter)
-        self._writer.append(append)
-        return append
+        return self._settle(record, enter, live=False)
 
-    def _append(self, key: bytes, append: Append) -> Landing:
-        self._on_the_way.add(key)
+    def _settle(self, record: Settling, enter: Callable[[Place], None], *, live: bool) -> Landing:
+        """An Append where it is queued; failed already where there is no room for it."""
+        framed = on_disk.encode_record(record)
+        try:
+            append = Append(framed, self._room.place_completion(len(framed), live=live), enter)
+        except NoRoom:
+            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
         self._writer.append(append)
         return append
 

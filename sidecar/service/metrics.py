@@ -1,0 +1,297 @@
+"""What one daemon counts while it runs: its `Meter`, which whoever does a thing adds to where it is done.
+
+All of it is known to the event loop's thread alone. What the ledger's threads
+measure comes over with what they have done (`ledger.watch`), so nothing here
+is locked. A request is counted once, when its end has landed: by then all of
+it is known, and sums over the counters are sums over the ledger's records. What
+a counter would only repeat (accounts, slots, the disk) is read at each scrape
+instead: `sidecar.service.exposition`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Final, Literal
+
+from sidecar.contract.values import BeginRecord, CompletedRecord, Refusal, TransportErrorCode
+from sidecar.ledger.report import Recovery
+from sidecar.ledger.watch import Job, Watch
+from sidecar.ops.metrics import ALL_OTHERS, LABEL_SETS_MAX, SPREAD_SETS_MAX, Count, Labels, Read, Series, Spread, counts
+from sidecar.service import families as f
+
+NO_CALLER: Final = "no caller"  # whom the configuration doesn't name: what a frame calls itself is no label
+RESOLVED: Final = "resolved"
+
+
+class Route:
+    """What requests of one caller came to, at one connector, for one model."""
+
+    __slots__ = (
+        "answer_seconds",
+        "cache_read_tokens",
+        "cache_write_tokens",
+        "charge_micro_usd",
+        "exchange_seconds",
+        "first_event_seconds",
+        "input_tokens",
+        "notes",
+        "outcomes",
+        "output_tokens",
+        "over_runs",
+        "reasoning_tokens",
+        "request_bytes",
+        "response_bytes",
+    )
+
+    def __init__(
+        self, answer: Spread, exchange: Spread, first_event: Spread, request: Spread, response: Spread
+    ) -> None:
+        self.outcomes: defaultdict[str, int] = defaultdict(int)
+        self.notes: defaultdict[str, int] = defaultdict(int)
+        self.charge_micro_usd = 0
+        self.over_runs = 0
+        self.input_tokens = 0
+        self.cache_read_tokens = 0
+        self.cache_write_tokens = 0
+        self.output_tokens = 0
+        self.reasoning_tokens = 0
+        self.answer_seconds = answer
+        self.exchange_seconds = exchange
+        self.first_event_seconds = first_event
+        self.request_bytes = request
+        self.response_bytes = response
+
+    def ended(self, outcome: str, begin: BeginRecord, record: CompletedRecord) -> None:
+        """What the record of an end says: outcome, money, tokens, notes."""
+        self.outcomes[outcome] += 1
+        self.charge_micro_usd += record.charge_micro_usd
+        if (usage := record.usage) is not None:
+            self.input_tokens += usage.input_tokens
+            self.cache_read_tokens += usage.cache_read_tokens
+            self.cache_write_tokens += usage.cache_write_tokens
+            self.output_tokens += usage.output_tokens
+            self.reasoning_tokens += usage.reasoning_tokens or 0
+        if record.notes:
+            for note in record.notes:
+                self.notes[note] += 1
+            self.over_runs += record.charge_micro_usd > begin.reservation_micro_usd
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        return {
+            "input": self.input_tokens,
+            "cache_read": self.cache_read_tokens,
+            "cache_write": self.cache_write_tokens,
+            "output": self.output_tokens,
+            "reasoning": self.reasoning_tokens,
+        }
+
+
+class Times:
+    """When one request came to each step, on the clock of durations."""
+
+    __slots__ = ("admitted", "begun", "ended", "first_event")
+
+    def __init__(self) -> None:
+        self.admitted = perf_counter()
+        self.begun = self.ended = self.admitted
+        self.first_event: float | None = None
+
+
+def _spreads(bounds: tuple[float, ...], open_labels: int = 1) -> Series[Spread]:
+    return Series(lambda: Spread(bounds), open_labels=open_labels, sets_max=SPREAD_SETS_MAX)
+
+
+class Meter:
+    """Counts for one daemon; the plain numbers are for whoever does the thing to add to."""
+
+    def __init__(self) -> None:
+        self._routes: dict[Labels, Route] = {}
+        self._answer_seconds = _spreads(f.ANSWER_SECONDS, open_labels=2)
+        self._exchange_seconds = _spreads(f.ANSWER_SECONDS, open_labels=2)
+        self._first_event_seconds = _spreads(f.ANSWER_SECONDS, open_labels=2)
+        self._request_bytes = _spreads(f.SIZE_BYTES)
+        self._response_bytes = _spreads(f.SIZE_BYTES)
+        self._begin_seconds = Spread(f.DISK_SECONDS)
+        self._complete_seconds = Spread(f.DISK_SECONDS)
+        self._queue_seconds = Spread(f.DISK_SECONDS)
+        self._write_seconds = Spread(f.DISK_SECONDS)
+        self._sync_seconds = Spread(f.DISK_SECONDS)
+        self._batch_records = Spread(f.BATCH_RECORDS)
+        self._batch_bytes = Spread(f.SIZE_BYTES)
+        self._spare_seconds = Spread(f.DISK_SECONDS)
+        self._upkeep_seconds = _spreads(f.ANSWER_SECONDS, open_labels=0)
+        self._unrecorded = Series(Count)
+        self._refusals = Series(Count)
+        self._quoted_refusals = Series(Count)
+        self._replays = Series(Count)
+        self._joins = Series(Count)
+        self._cancels = Series(Count)
+        self._transport_errors = Series(Count, open_labels=0)
+        self._turned_away = Series(Count, open_labels=0)
+        self._reloads = Series(Count, open_labels=0)
+        self.quotes = 0
+        self.connections_accepted = 0
+        self.slow_readers_cut = 0
+        self.live_events_dropped = 0
+        self.pressures = 0
+        self.upkeep_failures = 0
+        self.recovery: Recovery | None = None
+        self.recovery_seconds = 0.0
+        self.config_since_unix_ms: int | None = None  # None: since the start
+
+    def route(self, caller: str, connector: str, model: str) -> Route:
+        """Beyond the bound of label sets, that of all others."""
+        labels = caller, connector, model
+        return self._routes.get(labels) or self._new_route(labels)
+
+    def _new_route(self, labels: Labels) -> Route:
+        if len(self._routes) >= LABEL_SETS_MAX:
+            labels = (ALL_OTHERS,) * len(labels)
+            if (found := self._routes.get(labels)) is not None:
+                return found
+        caller, connector, model = labels
+        route = self._routes[labels] = Route(
+            self._answer_seconds.of(caller, connector),
+            self._exchange_seconds.of(connector, model),
+            self._first_event_seconds.of(connector, model),
+            self._request_bytes.of(connector),
+            self._response_bytes.of(connector),
+        )
+        return route
+
+    # --- what is told of ------------------------------------------------------------------------------------------
+
+    def ended(
+        self, begin: BeginRecord, record: CompletedRecord, outcome: str, request_bytes: int, times: Times
+    ) -> None:
+        """A request's end has landed, now."""
+        now = perf_counter()
+        route = self.route(begin.caller_runtime_id, begin.provider, begin.model)
+        route.ended(outcome, begin, record)
+        admitted = times.admitted
+        route.answer_seconds.take(now - admitted)
+        route.exchange_seconds.take(times.ended - times.begun)
+        if times.first_event is not None:
+            route.first_event_seconds.take(times.first_event - admitted)
+        route.request_bytes.take(request_bytes)
+        route.response_bytes.take(len(record.response) - 1)  # without the flag before it
+        self._begin_seconds.take(times.begun - admitted)
+        self._complete_seconds.take(now - times.ended)
+
+    def resolved(self, begin: BeginRecord, record: CompletedRecord) -> None:
+        """An operator's decision has landed."""
+        self.route(begin.caller_runtime_id, begin.provider, begin.model).ended(RESOLVED, begin, record)
+
+    def unrecorded(self, caller: str, record: Literal["begin", "completed"]) -> None:
+        self._unrecorded.of(caller, record).value += 1
+
+    def refused(self, caller: str, refusal: Refusal) -> None:
+        self._refusals.of(caller, refusal).value += 1
+
+    def quoted(self, caller: str, refusal: Refusal | None) -> None:
+        self.quotes += 1
+        if refusal is not None:
+            self._quoted_refusals.of(caller, refusal).value += 1
+
+    def replayed(self, caller: str) -> None:
+        self._replays.of(caller).value += 1
+
+    def joined(self, caller: str) -> None:
+        self._joins.of(caller).value += 1
+
+    def cancelled(self, caller: str) -> None:
+        self._cancels.of(caller).value += 1
+
+    def told_error(self, code: TransportErrorCode) -> None:
+        self._transport_errors.of(code).value += 1
+
+    def turned_away(self, code: TransportErrorCode) -> None:
+        self._turned_away.of(code).value += 1
+
+    def recovered(self, found: Recovery, seconds: float) -> None:
+        """What the opening of the ledger came to, and how long it took."""
+        self.recovery, self.recovery_seconds = found, seconds
+
+    def reloaded(self, result: Literal["ok", "refused"], at_unix_ms: int) -> None:
+        self._reloads.of(result).value += 1
+        if result == "ok":
+            self.config_since_unix_ms = at_unix_ms
+
+    # --- the ledger's side ----------------------------------------------------------------------------------------
+
+    @property
+    def watch(self) -> Watch:
+        """For the ledger to tell."""
+        return Watch(on_batch=self._batch, on_spare=self._spare_seconds.take, on_upkeep=self._upkeep)
+
+    def _batch(self, records: int, size_bytes: int, waited: float, written: float, synced: float) -> None:
+        self._queue_seconds.take(waited)
+        self._write_seconds.take(written)
+        self._sync_seconds.take(synced)
+        self._batch_records.take(records)
+        self._batch_bytes.take(size_bytes)
+
+    def _upkeep(self, job: Job, seconds: float) -> None:
+        self._upkeep_seconds.of(job).take(seconds)
+
+    # --- what it has come to --------------------------------------------------------------------------------------
+
+    def read(self) -> Iterator[Read]:
+        """Every family that is counted here, with its values."""
+        routes = sorted(self._routes.items())
+        yield (
+            f.REQUESTS,
+            [((*key, outcome), count) for key, route in routes for outcome, count in sorted(route.outcomes.items())],
+        )
+        yield f.SPEND, [(key, route.charge_micro_usd) for key, route in routes]
+        yield (
+            f.TOKENS,
+            [((*key, direction), count) for key, route in routes for direction, count in route.tokens.items()],
+        )
+        yield f.OVER_RUNS, [(key, route.over_runs) for key, route in routes]
+        yield f.NOTES, [((*key, note), count) for key, route in routes for note, count in sorted(route.notes.items())]
+        yield from self._read_spreads()
+        yield from self._read_counts()
+
+    def _read_spreads(self) -> Iterator[Read]:
+        yield f.REQUEST_SECONDS, self._answer_seconds
+        yield f.EXCHANGE_SECONDS, self._exchange_seconds
+        yield f.FIRST_EVENT_SECONDS, self._first_event_seconds
+        yield f.BEGIN_SECONDS, [((), self._begin_seconds)]
+        yield f.COMPLETE_SECONDS, [((), self._complete_seconds)]
+        yield f.REQUEST_BYTES, self._request_bytes
+        yield f.RESPONSE_BYTES, self._response_bytes
+        yield f.QUEUE_SECONDS, [((), self._queue_seconds)]
+        yield f.WRITE_SECONDS, [((), self._write_seconds)]
+        yield f.SYNC_SECONDS, [((), self._sync_seconds)]
+        yield f.BATCH_RECORDS_SPREAD, [((), self._batch_records)]
+        yield f.BATCH_BYTES_SPREAD, [((), self._batch_bytes)]
+        yield f.SPARE_SECONDS, [((), self._spare_seconds)]
+        yield f.UPKEEP_SECONDS, self._upkeep_seconds
+
+    def _read_counts(self) -> Iterator[Read]:
+        yield f.UNRECORDED, counts(self._unrecorded)
+        yield f.REFUSALS, counts(self._refusals)
+        yield f.QUOTED_REFUSALS, counts(self._quoted_refusals)
+        yield f.QUOTES, [((), self.quotes)]
+        yield f.REPLAYS, counts(self._replays)
+        yield f.JOINS, counts(self._joins)
+        yield f.CANCELS, counts(self._cancels)
+        yield f.TRANSPORT_ERRORS, counts(self._transport_errors)
+        yield f.ACCEPTED, [((), self.connections_accepted)]
+        yield f.TURNED_AWAY, counts(self._turned_away)
+        yield f.SLOW_READERS, [((), self.slow_readers_cut)]
+        yield f.EVENTS_DROPPED, [((), self.live_events_dropped)]
+        yield f.UPKEEP_FAILURES, [((), self.upkeep_failures)]
+        yield f.PRESSURES, [((), self.pressures)]
+        yield f.RELOADS, counts(self._reloads)
+        if (found := self.recovery) is not None:
+            yield f.RECOVERY_SECONDS, [((), self.recovery_seconds)]
+            yield f.RECOVERY_RECORDS, [((), found.records)]
+            yield f.RECOVERY_READ, [((), found.records_read)]
+            yield f.RECOVERY_SEGMENTS, [((), found.segments)]
+            yield f.RECOVERY_SET_ASIDE, [((), found.set_aside_bytes)]
+            yield f.RECOVERY_CLEAN, [((), int(found.clean))]
