@@ -21,6 +21,8 @@ OPERATOR_RESOLVE: Literal["gamecult.model.operator_resolve.v1"] = "gamecult.mode
 OPERATOR_RESOLVED: Literal["gamecult.model.operator_resolved.v1"] = "gamecult.model.operator_resolved.v1"
 OPERATOR_CHECK: Literal["gamecult.model.operator_check.v1"] = "gamecult.model.operator_check.v1"
 OPERATOR_CHECKED: Literal["gamecult.model.operator_checked.v1"] = "gamecult.model.operator_checked.v1"
+OPERATOR_METRICS: Literal["gamecult.model.operator_metrics.v1"] = "gamecult.model.operator_metrics.v1"
+OPERATOR_METERED: Literal["gamecult.model.operator_metered.v1"] = "gamecult.model.operator_metered.v1"
 
 WHO_CHARACTERS_MAX: Final = 128
 WHY_CHARACTERS_MAX: Final = 768  # with who and charge it fits the longest message that an outcome has
@@ -86,11 +88,25 @@ class OperatorChecked(Value, frozen=True, kw_only=True):
     windows: U64
 
 
-OperatorFrame = OperatorResolve | OperatorCheck
+class OperatorMetrics(Value, frozen=True):
+    """What has the daemon counted, and what does it hold now?"""
+
+    schema_id: Literal["gamecult.model.operator_metrics.v1"]
+
+
+class OperatorMetered(Value, frozen=True, kw_only=True):
+    """The daemon's metrics as text in the Prometheus exposition format 0.0.4, whole."""
+
+    exposition: str
+    schema_id: Literal["gamecult.model.operator_metered.v1"]
+
+
+OperatorFrame = OperatorResolve | OperatorCheck | OperatorMetrics
 
 _decoders: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
     OPERATOR_RESOLVE: msgspec.msgpack.Decoder(OperatorResolve),
     OPERATOR_CHECK: msgspec.msgpack.Decoder(OperatorCheck),
+    OPERATOR_METRICS: msgspec.msgpack.Decoder(OperatorMetrics),
 }
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.report import Statistics
 
 
 class Recorded(Struct, frozen=True, kw_only=True, gc=False):
@@ -40,6 +41,8 @@ class LedgerFace(Protocol):
         ...
 
     async def wait_poisoned(self) -> None: ...
+
+    def statistics(self) -> Statistics: ...
 
     @property
     def pressure(self) -> str | None:

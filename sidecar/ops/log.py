@@ -111,7 +111,8 @@ class Log:
         self._soon: Soon = lambda write: write()
         self._lines: list[str] = []
         self._pipe = _pipe_of(self._stream)
-        self._lost = 0
+        self._lost = 0  # of which no line has told yet
+        self.lines_lost = 0
         self._second, self._calendar = -1, ""
 
     def gather(self, soon: Soon) -> None:
@@ -154,9 +155,9 @@ class Log:
     def _write_to(self, pipe: Pipe, lines: list[str]) -> None:
         told = [self._line("warning", "lines_lost", {"count": self._lost})] if self._lost else []
         gone = pipe.write([*told, *lines])
-        if gone:
-            self._lost = len(told)
-        self._lost += len(lines) - gone
+        lost = len(lines) - max(0, gone - len(told))
+        self._lost = lost if gone else self._lost + lost
+        self.lines_lost += lost
 
     def _now(self) -> str:
         """UTC to the millisecond; the calendar is asked once a second."""

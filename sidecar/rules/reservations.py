@@ -61,6 +61,10 @@ class Reservations:
         """How many requests run at this connector, of all callers."""
         return self._by_connector[connector]
 
+    def running(self) -> Counter[tuple[str, str]]:
+        """How many requests run, by caller and connector."""
+        return Counter((live.caller, live.connector) for live in self._live.values())
+
     def account(self, caller: str) -> Account:
         return self._accounts[caller]
 

@@ -12,6 +12,7 @@ listens hears its events as they come. Source: CONTRACT sections 1 and 4 to 6.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import trio
 
@@ -19,7 +20,7 @@ from sidecar.config.values import Config
 from sidecar.connectors.promise import Answer, Connector, ResponseTooLarge
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import CANCELLED, TRANSPORT_EVENT, LiveEvent
-from sidecar.contract.values import STORED_AS_IS, CompletedRecord, TransportEvent, TransportEventPayload
+from sidecar.contract.values import STORED_AS_IS, CompletedRecord, StopReason, TransportEvent, TransportEventPayload
 from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landed, Place
@@ -27,7 +28,9 @@ from sidecar.ops.log import Log
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service import settlement
 from sidecar.service.decision import Admitted
+from sidecar.service.end_lines import tell_end
 from sidecar.service.errors import error_frame
+from sidecar.service.metrics import Meter, Times, now_seconds
 from sidecar.service.settlement import Settled
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -49,6 +52,7 @@ class Carrier:
         clock_unix_ms: Callable[[], int],
         on_end: Callable[[], None],
         later: Callable[[Act], None],
+        meter: Meter,
     ) -> None:
         self.config = config
         self.connectors = connectors
@@ -58,6 +62,7 @@ class Carrier:
         self.clock_unix_ms = clock_unix_ms
         self.on_end = on_end
         self.later = later
+        self.meter = meter
         self.scopes: set[trio.CancelScope] = set()  # of the connectors that are waited for
         self.stopped: str | None = None
         self._carried: dict[tuple[str, str], _Carried] = {}  # by caller and request id, while it holds its slot
@@ -85,6 +90,7 @@ class Carrier:
     def cancel(self, key: tuple[str, str]) -> None:
         """The deadline of the request of this key is now, if it runs."""
         if (carried := self._carried.get(key)) is not None:
+            self.meter.cancelled(key[0])
             carried.cancel()
 
     def ended(self, live: Live) -> None:
@@ -97,9 +103,22 @@ class Carrier:
         for scope in self.scopes:
             scope.cancel()
 
-    def unavailable(self, live: Live, answer: GiveAnswer, fault: LedgerUnavailable) -> None:
+    def unavailable(
+        self, admitted: Admitted, answer: GiveAnswer, fault: LedgerUnavailable, record: Literal["begin", "completed"]
+    ) -> None:
+        """The ledger has not taken this record."""
+        live = admitted.live
+        self.meter.unrecorded(live.caller, record)
+        self.meter.told_error("ledger_unavailable")
         # What lasts (a failed ledger, pressure) has a line of its own, once; room until the next spare comes by itself.
-        self.log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
+        self.log.info(
+            "ledger_unavailable",
+            connection=admitted.connection,
+            caller=live.caller,
+            request=live.request_id,
+            record=record,
+            why=str(fault),
+        )
         answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
         self.on_end()
 
@@ -113,6 +132,7 @@ class _Carried:
         "_asked",
         "_cancelled",
         "_carrier",
+        "_ended_as",
         "_first_event_at_unix_ms",
         "_joined",
         "_listeners",
@@ -120,6 +140,7 @@ class _Carried:
         "_record",
         "_scope",
         "_start",
+        "_times",
     )
 
     _place: Place  # of the begin
@@ -136,6 +157,8 @@ class _Carried:
         self._scope: trio.CancelScope | None = None  # of the connector that is waited for
         self._cancelled = False
         self._first_event_at_unix_ms: int | None = None
+        self._ended_as: StopReason | None = None
+        self._times = Times()
 
     def join(self, who: object, answer: GiveAnswer) -> None:
         if self._joined is None:
@@ -184,8 +207,9 @@ class _Carried:
         if isinstance(landed, LedgerUnavailable):
             self._carrier.reservations.release(self._admitted.live)
             self._carrier.ended(self._admitted.live)
-            self._carrier.unavailable(self._admitted.live, self._answer, landed)
+            self._carrier.unavailable(self._admitted, self._answer, landed, "begin")
             return
+        self._times.begun = now_seconds()
         self._place = landed
         self._carrier.reservations.begun(self._admitted.live)
         self._carrier.later(self._ask)  # behind the answers that have landed with it
@@ -205,6 +229,7 @@ class _Carried:
             self._start(self._wait)
 
     def _first_event(self) -> None:
+        self._times.first_event = now_seconds()
         self._first_event_at_unix_ms = self._carrier.clock_unix_ms()
 
     # --- the connector ----------------------------------------------------------------------------------------
@@ -275,6 +300,8 @@ class _Carried:
         self._asked = None  # it has said all; the two would keep each other, and the request, alive
         carrier, begin = self._carrier, self._admitted.begin
         assert asked.ended is not None
+        self._ended_as = asked.ended.stop_reason
+        self._times.ended = now_seconds()
         policy = carrier.config.connectors[self._admitted.live.connector].usage
         settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), policy)
         self._record = self._fitting_record(settled)
@@ -312,7 +339,10 @@ class _Carried:
         carrier.reservations.settle(self._admitted.live, record.charge_micro_usd)
         carrier.ended(self._admitted.live)
         self._answer(record.response[len(STORED_AS_IS) :])
-        self._log_end()
+        # What ended well at the provider may have failed here.
+        outcome = self._ended_as if record.outcome == "completed" and self._ended_as else record.outcome
+        took_seconds = carrier.meter.ended(self._admitted, record, outcome, self._times)
+        tell_end(carrier.log, self._admitted, record, landed, outcome, took_seconds, self._times.first_event_seconds)
         carrier.on_end()
 
     def _lost(self, fault: LedgerUnavailable) -> None:
@@ -320,20 +350,4 @@ class _Carried:
         self._asked = None
         self._carrier.reservations.strand(self._admitted.live)
         self._carrier.ended(self._admitted.live)
-        self._carrier.unavailable(self._admitted.live, self._answer, fault)
-
-    def _log_end(self) -> None:
-        begin, record, log = self._admitted.begin, self._record, self._carrier.log
-        is_for_a_person = "over_run" in record.notes or record.outcome == "authentication"
-        tell = log.warning if is_for_a_person else log.info
-        tell(
-            "completed",
-            caller=begin.caller_runtime_id,
-            request=begin.request_id,
-            model=begin.model,
-            connector=begin.provider,
-            outcome=record.outcome,
-            charge_micro_usd=record.charge_micro_usd,
-            reserved_micro_usd=begin.reservation_micro_usd,
-            **({"notes": ",".join(record.notes)} if record.notes else {}),
-        )
+        self._carrier.unavailable(self._admitted, self._answer, fault, "completed")

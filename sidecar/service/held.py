@@ -22,6 +22,10 @@ class HeldBytes:
         self._coming = 0  # held for frames that are not whole yet
         self._waiting: deque[tuple[int, trio.Event]] = deque()
 
+    @property
+    def held_bytes(self) -> int:
+        return self._held
+
     def take_whole(self, size_bytes: int) -> bool:
         """Whether a frame that has come whole may be held, from now on, without a wait.
 

@@ -25,7 +25,7 @@ class RefusalLines:
         self._told = 0
         self._untold = 0
 
-    def tell(self, refusal: Refusal, caller: str, request: str, why: str) -> None:
+    def tell(self, refusal: Refusal, connection: int, caller: str, request: str, why: str) -> None:
         second = self._clock_unix_ms() // 1000
         if second != self._second:
             self.settle()
@@ -34,7 +34,7 @@ class RefusalLines:
             self._untold += 1
             return
         self._told += 1
-        self._log.info(self._fact, refusal=refusal, caller=caller, request=request, why=why)
+        self._log.info(self._fact, refusal=refusal, connection=connection, caller=caller, request=request, why=why)
 
     def settle(self) -> None:
         """Says how many were passed over."""

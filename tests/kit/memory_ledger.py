@@ -12,6 +12,7 @@ from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.face import Recorded
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.report import Statistics
 
 
 class MemoryLedger:
@@ -44,6 +45,12 @@ class MemoryLedger:
 
     async def wait_poisoned(self) -> None:
         await self._poison.wait()
+
+    def statistics(self) -> Statistics:
+        records = len(self.begins) + len(self.completes)
+        return Statistics(
+            records=records, batches=records, syncs=records, written_bytes=0, queued=0, live=0, settlements=0, spares_ready=0
+        )  # fmt: skip
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         if self.fail_find_with is not None:
