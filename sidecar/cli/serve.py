@@ -27,6 +27,7 @@ from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
 from sidecar.service.listener import Bound, SocketUnavailable
+from sidecar.service.metrics import Meter, now_seconds
 
 _LEDGER_DAMAGED = os.EX_DATAERR
 _ALREADY_RUNNING = os.EX_TEMPFAIL
@@ -73,12 +74,14 @@ def serve(config_path: Path, log_form: Form | None) -> int:
 def _serve(config: Config, log: Log) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
+    meter = Meter()
     tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
 
     def pressed(why: str | None) -> None:
         if why is None:
             log.info("ledger_pressure_over", now="requests are admitted again")
         else:
+            meter.pressures += 1
             log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")
 
     def dropped(end: End, what: Dropped) -> None:
@@ -90,8 +93,13 @@ def _serve(config: Config, log: Log) -> int:
             low_water_unix_ms=end.low_water_unix_ms,
         )
 
+    def failed(why: str) -> None:
+        meter.upkeep_failures += 1
+        log.warning("ledger_upkeep_failed", why=why, now="tried again later")
+
     raise_descriptor_limit(config, log)
     hold_stop_signals()
+    began_at = now_seconds()
     try:
         ledger = Ledger.open(
             config.ledger.directory,
@@ -103,12 +111,14 @@ def _serve(config: Config, log: Log) -> int:
             retention_days=config.ledger.retention_days,
             on_pressure=pressed,
             on_dropped=dropped,
-            on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
+            on_trouble=failed,
+            watch=meter.watch,
         )
     except OSError as error:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
-    _log_recovery(ledger, log)
+    meter.recovered(ledger.recovery, took_seconds := now_seconds() - began_at)
+    _log_recovery(ledger, log, took_seconds)
     compared = tally.compared({caller: account.figures() for caller, account in accounts.items()})
     if compared.mismatches:
         told_mismatches(log, compared.mismatches, now="nothing is served")
@@ -118,7 +128,7 @@ def _serve(config: Config, log: Log) -> int:
     except SocketUnavailable:
         trio.run(_close, ledger)
         raise
-    daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log)
+    daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log, meter=meter)
     gc.freeze()  # what was imported stays; there is no use in looking through it again and again
     gc.set_threshold(_COLLECT_AFTER_ALLOCATIONS)  # requests leave few cycles, and each look costs their time
     try:
@@ -133,10 +143,15 @@ async def _close(ledger: Ledger) -> None:
         pass
 
 
-def _log_recovery(ledger: Ledger, log: Log) -> None:
+def _log_recovery(ledger: Ledger, log: Log, took_seconds: float) -> None:
     found = ledger.recovery
     log.info(
-        "ledger_opened", segments=found.segments, records=found.records, read=found.records_read, clean=found.clean
+        "ledger_opened",
+        segments=found.segments,
+        records=found.records,
+        read=found.records_read,
+        clean=found.clean,
+        took_ms=int(took_seconds * 1000),
     )
     if found.set_aside is not None:
         log.warning("tail_set_aside", bytes=found.set_aside_bytes, kept=found.set_aside)

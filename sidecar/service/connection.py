@@ -31,7 +31,8 @@ from sidecar.contract.client_frames import (
     TransportWelcome,
 )
 from sidecar.contract.frames import BadFrame, BrokenInvocation, FromClient, Invocation, Quote, parse
-from sidecar.contract.operator_frames import OperatorCheck, OperatorResolve
+from sidecar.contract.operator_frames import OperatorFrame
+from sidecar.contract.values import TransportErrorCode
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
 from sidecar.service.carrier import Hear
 from sidecar.service.decision import Admitted, Answered, Joined, Replay
@@ -63,6 +64,8 @@ class Connection:
         self._stream = stream
         self._standing = standing
         self._services = services
+        services.meter.connections_accepted += 1
+        self._number = services.meter.connections_accepted  # by which the log calls it
         self._splitter = FrameSplitter(services.frame_bytes_max)
         self._outgoing = Outgoing(
             stream,
@@ -113,7 +116,7 @@ class Connection:
                 if frame is None:
                     frame = await self._rest_of_frame(trio.current_time() + self._services.frame_timeout_seconds)
             except FrameSize as fault:
-                raise _CutOff(error_frame("frame_size", str(fault))) from fault
+                raise _CutOff(self._error("frame_size", str(fault))) from fault
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._outgoing.stop()
                 return
@@ -182,10 +185,12 @@ class Connection:
             self._splitter.feed(received)
             return bool(received)
         assert patience.cancelled_caught
-        raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
+        late = f"a frame must be whole {self._services.frame_timeout_seconds:g} s after its first byte"
+        raise _CutOff(self._error("frame_timeout", late))
 
-    def _timeout_message(self) -> str:
-        return f"a frame must be whole {self._services.frame_timeout_seconds:g} s after its first byte"
+    def _error(self, code: TransportErrorCode, why: str) -> bytes:
+        self._services.meter.told_error(code)
+        return error_frame(code, why)
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
@@ -197,8 +202,8 @@ class Connection:
             return
         self._services.held.give_back(len(frame))
         if isinstance(parsed, BadFrame):
-            self._outgoing.send(error_frame(parsed.code, parsed.message))
-        elif isinstance(parsed, OperatorResolve | OperatorCheck):
+            self._outgoing.send(self._error(parsed.code, parsed.message))
+        elif isinstance(parsed, OperatorFrame):
             self._under_way += 1
             self._replaying += 1
             self._services.operate(self._standing, parsed, self._services.start_replay, self._operated)
@@ -207,7 +212,8 @@ class Connection:
 
     def _invoked(self, invocation: Invocation | BrokenInvocation, held_bytes: int) -> None:
         services = self._services
-        decision = services.exchange.decide(invocation, self._standing.callers, joins=self._joins)
+        callers = self._standing.callers
+        decision = services.exchange.decide(invocation, callers, joins=self._joins, connection=self._number)
         if isinstance(decision, Admitted):
             key = decision.live.caller, decision.live.request_id
             self._runs(key)
@@ -234,7 +240,7 @@ class Connection:
         if isinstance(asked, TransportHello):
             self._greeted(asked)
         elif isinstance(asked, Quote):
-            self._outgoing.send(exchange.quote(asked, callers, joins=self._joins))
+            self._outgoing.send(exchange.quote(asked, callers, joins=self._joins, connection=self._number))
         elif isinstance(asked, TransportCancel):
             exchange.cancel(asked, callers)
         else:
@@ -278,7 +284,7 @@ class Connection:
         """This hello stands in place of any before it, also for the requests of this connection that run."""
         if hello.protocol != PROTOCOL:
             why = f"protocol {hello.protocol} is asked for; this daemon speaks {PROTOCOL}"
-            raise _CutOff(error_frame("unsupported_protocol", why))
+            raise _CutOff(self._error("unsupported_protocol", why))
         self._hello = structs.replace(hello, client=_shown(hello.client))  # a name of megabytes is not kept
         welcome = TransportWelcome(
             schema_id=TRANSPORT_WELCOME,
@@ -312,9 +318,9 @@ class Connection:
 
         def hear(frame: bytes) -> None:
             nonlocal is_whole
-            if is_whole:
-                asked = self._hello is not None and self._hello.stream_events
-                is_whole = asked and self._outgoing.send_live(frame)
+            asked = self._hello is not None and self._hello.stream_events
+            is_whole = is_whole and asked and self._outgoing.send_live(frame)
+            self._services.meter.live_events_dropped += asked and not is_whole
 
         return hear
 
@@ -322,8 +328,10 @@ class Connection:
 
     def _tell_cut(self, unsent_bytes: int) -> None:
         peer = self._standing.peer
+        self._services.meter.slow_readers_cut += 1
         self._services.log.warning(
             "slow_reader_cut",
+            connection=self._number,
             uid=peer.uid,
             pid=peer.pid,
             client=self._hello.client if self._hello is not None else "",

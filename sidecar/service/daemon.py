@@ -43,8 +43,10 @@ from sidecar.service.arrivals import Arrivals
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
+from sidecar.service.exposition import Exposition, Seen
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
+from sidecar.service.metrics import Meter
 from sidecar.service.operators import Operators
 from sidecar.service.peer import Standing
 from sidecar.service.services import Services
@@ -112,23 +114,41 @@ class Daemon:
         *,
         clock_unix_ms: Callable[[], int] = unix_ms,
         die: Callable[[int], None] = os._exit,
+        meter: Meter | None = None,
     ) -> None:
         self._config = config
         self._connectors = connectors
         self._ledger = ledger
         self._log = log
         self._die = die
+        self._meter = meter = meter or Meter()
         self._turn = EndOfTurn()
         self._exchange = Exchange(
-            config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._turn.later
+            config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._turn.later, meter
         )
         self._reservations = reservations
         self._clock_unix_ms = clock_unix_ms
         self._server = f"sidecar {version_of_sidecar()}"
-        self._operators = Operators(
-            config, ledger, reservations, log, clock_unix_ms, self._stop_for_mismatch, self._wake
-        )
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
+        self._backlogs = Backlogs()
+        self._exposition = Exposition(
+            meter,
+            Seen(
+                ledger=ledger,
+                reservations=reservations,
+                log=log,
+                held=self._held,
+                backlogs=self._backlogs,
+                connections=lambda: self._doorkeeper.connections,
+                draining=lambda: self._exchange.draining,
+            ),
+            lambda: self._config,
+            clock_unix_ms,
+        )
+        self._operators = Operators(
+            config, ledger, reservations, log, clock_unix_ms, self._stop_for_mismatch, self._wake,
+            meter=meter, exposition=self._exposition.text,
+        )  # fmt: skip
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
         self._listeners_of_stop = trio.Event()
@@ -173,7 +193,7 @@ class Daemon:
         return DISK_ERROR
 
     async def _serve_until_an_end(self, bound: Bound, last_patience: threading.Timer) -> int:
-        self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
+        self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid(), self._meter)
         status = Status(
             self._config,
             self._ledger,
@@ -202,10 +222,11 @@ class Daemon:
         return Services(
             exchange=self._exchange,
             held=self._held,
-            backlogs=Backlogs(),
+            backlogs=self._backlogs,
             operate=self._operators.take,
             report=status.report,
             log=self._log,
+            meter=self._meter,
             server=self._server,
             frame_bytes_max=daemon.frame_bytes_max,
             frame_timeout_seconds=daemon.frame_timeout_seconds,

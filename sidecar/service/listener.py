@@ -25,6 +25,7 @@ from sidecar.contract.values import TransportErrorCode
 from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
+from sidecar.service.metrics import Meter
 from sidecar.service.peer import Peer, Standing, may_act, read_peer
 
 _BACKLOG: Final = 4096  # as many as Linux takes by default: one more that connects without waiting gets EAGAIN
@@ -98,11 +99,12 @@ Serve = Callable[[trio.SocketStream, Standing], Awaitable[None]]
 class Doorkeeper:
     """Knows each connection's peer, counts connections, and lets in whom the config names."""
 
-    def __init__(self, config: Config, log: Log, serve: Serve, own_uid: int) -> None:
+    def __init__(self, config: Config, log: Log, serve: Serve, own_uid: int, meter: Meter | None = None) -> None:
         self._config = config
         self._log = log
         self._serve = serve
         self._own_uid = own_uid
+        self._meter = meter or Meter()
         self._connections = 0
         self._farewells = 0
         self._by_user: Counter[int] = Counter()
@@ -154,6 +156,7 @@ class Doorkeeper:
 
     async def _turn_away(self, stream: trio.SocketStream, code: TransportErrorCode, why: str) -> None:
         """Says why and closes; where many are told so already, only closes."""
+        self._meter.turned_away(code)
         if self._farewells < FAREWELLS_MAX:
             self._farewells += 1
             try:

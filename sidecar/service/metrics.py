@@ -20,9 +20,11 @@ from sidecar.ledger.report import Recovery
 from sidecar.ledger.watch import Job, Watch
 from sidecar.ops.metrics import ALL_OTHERS, LABEL_SETS_MAX, SPREAD_SETS_MAX, Count, Labels, Read, Series, Spread, counts
 from sidecar.service import families as f
+from sidecar.service.decision import Admitted
 
 NO_CALLER: Final = "no caller"  # whom the configuration doesn't name: what a frame calls itself is no label
 RESOLVED: Final = "resolved"
+now_seconds = perf_counter  # the clock of every duration here
 
 
 class Route:
@@ -99,6 +101,11 @@ class Times:
         self.begun = self.ended = self.admitted
         self.first_event: float | None = None
 
+    @property
+    def first_event_seconds(self) -> float | None:
+        """From admission on."""
+        return None if self.first_event is None else self.first_event - self.admitted
+
 
 def _spreads(bounds: tuple[float, ...], open_labels: int = 1) -> Series[Spread]:
     return Series(lambda: Spread(bounds), open_labels=open_labels, sets_max=SPREAD_SETS_MAX)
@@ -164,22 +171,21 @@ class Meter:
 
     # --- what is told of ------------------------------------------------------------------------------------------
 
-    def ended(
-        self, begin: BeginRecord, record: CompletedRecord, outcome: str, request_bytes: int, times: Times
-    ) -> None:
-        """A request's end has landed, now."""
-        now = perf_counter()
+    def ended(self, admitted: Admitted, record: CompletedRecord, outcome: str, times: Times) -> float:
+        """A request's end has landed, now. How many seconds it took."""
+        now, began_at = perf_counter(), times.admitted
+        begin = admitted.begin
         route = self.route(begin.caller_runtime_id, begin.provider, begin.model)
         route.ended(outcome, begin, record)
-        admitted = times.admitted
-        route.answer_seconds.take(now - admitted)
+        route.answer_seconds.take(now - began_at)
         route.exchange_seconds.take(times.ended - times.begun)
         if times.first_event is not None:
-            route.first_event_seconds.take(times.first_event - admitted)
-        route.request_bytes.take(request_bytes)
+            route.first_event_seconds.take(times.first_event - began_at)
+        route.request_bytes.take(admitted.frame_bytes)
         route.response_bytes.take(len(record.response) - 1)  # without the flag before it
-        self._begin_seconds.take(times.begun - admitted)
+        self._begin_seconds.take(times.begun - began_at)
         self._complete_seconds.take(now - times.ended)
+        return now - began_at
 
     def resolved(self, begin: BeginRecord, record: CompletedRecord) -> None:
         """An operator's decision has landed."""

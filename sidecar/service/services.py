@@ -12,6 +12,7 @@ from sidecar.service.backlogs import Backlogs
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.metrics import Meter
 from sidecar.service.peer import Standing
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -28,6 +29,7 @@ class Services(Struct, frozen=True, kw_only=True):
     operate: Operate
     report: Callable[[Standing], bytes]
     log: Log
+    meter: Meter
     server: str
     frame_bytes_max: int
     frame_timeout_seconds: float

@@ -47,10 +47,9 @@ class MemoryLedger:
         await self._poison.wait()
 
     def statistics(self) -> Statistics:
-        records = len(self.begins) + len(self.completes)
-        return Statistics(
-            records=records, batches=records, syncs=records, written_bytes=0, queued=0, live=0, settlements=0, spares_ready=0
-        )  # fmt: skip
+        counted = dict.fromkeys(("records", "batches", "syncs"), len(self.begins) + len(self.completes))
+        nothing = dict.fromkeys(("written_bytes", "queued", "live", "settlements", "spares_ready"), 0)
+        return Statistics(**counted, **nothing)
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         if self.fail_find_with is not None:

@@ -22,12 +22,14 @@ from sidecar.connectors.scripted import Scripted
 from sidecar.contract import frames
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.log import Log
+from sidecar.ops.metrics import exposed
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.metrics import Meter
 from sidecar.service.operators import Operators, ReadAgain
 from sidecar.service.peer import Peer, Standing
 from sidecar.service.services import Services
@@ -194,6 +196,7 @@ class Road:
         self.reservations = make_reservations(self.config, self.accounts)
         self.log = io.StringIO()
         self.ended = trio.lowlevel.ParkingLot()  # woken whenever a request has ended
+        self.meter = Meter()
         self.exchange = Exchange(
             self.config,
             {"echo": self.connector},
@@ -202,6 +205,7 @@ class Road:
             Log(self.log, "text"),
             lambda: self.now,
             self.ended.unpark_all,
+            meter=self.meter,
         )
         self.mismatches_found = 0
         self.operators = Operators(
@@ -212,6 +216,8 @@ class Road:
             lambda: self.now,
             self.found_mismatch,
             read_again=read_again,
+            meter=self.meter,
+            exposition=self.exposition,
         )
 
         self.status = Status(
@@ -223,6 +229,9 @@ class Road:
             connections=lambda: 1,
             draining=lambda: self.exchange.draining,
         )
+
+    async def exposition(self) -> str:
+        return exposed(self.meter.read())
 
     def found_mismatch(self) -> None:
         self.mismatches_found += 1
@@ -277,6 +286,7 @@ class Road:
             operate=self.operators.take,
             report=self.status.report,
             log=Log(self.log, "text"),
+            meter=self.meter,
             server="sidecar test",
             at_end_of_turn=terms.pop("at_end_of_turn", None) or (lambda act: act()),
             **terms,
