@@ -30,7 +30,8 @@ _LINES_HELD_MAX: Final = 1000
 _PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
 _PLAIN: Final = r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+"
 _plain: Final = re.compile(_PLAIN).fullmatch
-_plain_words: Final = re.compile(rf"[a-z0-9_]+={_PLAIN}(?: [a-z0-9_]+={_PLAIN})*").fullmatch
+_PLAIN_BYTES: Final = bytes([byte for byte in range(128) if _plain(chr(byte))])
+_SHAPES: Final = [("= " * count)[:-1].encode() for count in range(32)]  # what such words are without their plain bytes
 
 
 def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Form:
@@ -178,8 +179,16 @@ class Log:
 
 def _words(values: Mapping[str, object]) -> str:
     """`key=value` for each. Most lines hold short and plain values only, which is seen faster of all together."""
-    words = " ".join([f"{key}={value}" for key, value in values.items()])
-    if len(words) <= _VALUE_CHARACTERS_MAX and words.count(" ") == len(values) - 1 and _plain_words(words):
+    each = [f"{key}={value}" for key, value in values.items()]
+    words = " ".join(each)
+    if (
+        words.isascii()
+        and len(each) < len(_SHAPES)
+        and words.encode().translate(None, _PLAIN_BYTES) == _SHAPES[len(each)]
+        and "= " not in words
+        and words[-1] != "="
+        and (len(words) <= _VALUE_CHARACTERS_MAX or max(map(len, each)) <= _VALUE_CHARACTERS_MAX)
+    ):
         return words
     return " ".join([f"{key}={_text(value)}" for key, value in values.items()])
 

@@ -36,8 +36,8 @@ from sidecar.rules.reservations import Live, Reservations
 from sidecar.service.carrier import Carrier, GiveAnswer, Hear
 from sidecar.service.decision import Admitted, Answered, Decision, Joined, Replay
 from sidecar.service.errors import error_frame, unreadable
+from sidecar.service.few_lines import FewLines
 from sidecar.service.metrics import NO_CALLER, Meter
-from sidecar.service.refusal_lines import RefusalLines
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
 
@@ -94,8 +94,8 @@ class Exchange:
         self._ledger = ledger
         self._reservations = reservations
         self._log = log
-        self._refusals = RefusalLines(log, clock_unix_ms)
-        self._quoted_refusals = RefusalLines(log, clock_unix_ms, "quoted_refusal")
+        self._refusals = FewLines(log, clock_unix_ms, "refused")
+        self._quoted_refusals = FewLines(log, clock_unix_ms, "quoted_refusal")
         self._clock_unix_ms = clock_unix_ms
         self._meter = meter = meter or Meter()
         self._carrier = Carrier(config, connectors, ledger, reservations, log, clock_unix_ms, on_end, later, meter)
@@ -127,7 +127,7 @@ class Exchange:
             return self._reserve(frame, weighed, now_unix_ms, connection)  # 14 begins here, in memory
         except Refused as refusal:
             self._meter.refused(self._known(caller_id), refusal.refusal)
-            self._refusals.tell(refusal.refusal, connection, caller_id, request_id, str(refusal))
+            self._tell(self._refusals, refusal, connection, caller_id, request_id)
             return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
         except Exception as fault:
             return Answered(self._fault(fault, caller_id, request_id))
@@ -141,7 +141,7 @@ class Exchange:
             worst_case, _ = self._weighed(quote.invocation, callers, joins, self._clock_unix_ms())
         except Refused as refused_it:
             refusal, worst_case = refused_it.refusal, refused_it.worst_case_micro_usd
-            self._quoted_refusals.tell(refusal, connection, caller_id, request_id, str(refused_it))
+            self._tell(self._quoted_refusals, refused_it, connection, caller_id, request_id)
         except Exception as fault:
             return self._fault(fault, caller_id, request_id)
         self._meter.quoted(self._known(caller_id), refusal)
@@ -153,6 +153,12 @@ class Exchange:
             worst_case_micro_usd=worst_case,
         )
         return canonical.encode(quoted)
+
+    @staticmethod
+    def _tell(lines: FewLines, refused_it: Refused, connection: int, caller_id: str, request_id: str) -> None:
+        lines.tell(
+            refusal=refused_it.refusal, connection=connection, caller=caller_id, request=request_id, why=str(refused_it)
+        )
 
     def _fault(self, fault: Exception, caller_id: str, request_id: str) -> bytes:
         """What can't be decided, as a transport error; a broken invariant ends the daemon."""
