@@ -31,6 +31,7 @@ from sidecar.config.values import (
     Connector,
     Daemon,
     LedgerPlace,
+    MetricsFile,
     Model,
     PeerRule,
     smallest_segment_bytes,
@@ -90,6 +91,7 @@ class _Reading:
         read_table(document, tables.top_keys(), "", self.complaints)
         daemon = self._section(document, "daemon", tables.daemon_keys(self._folder))
         ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
+        metrics = self._section(document, "metrics", tables.metrics_keys(self._folder))
         self._check_sizes(daemon, ledger)
         connectors = self._each(document, "connector", self._connector)
         by_name = self._with_wrapped({connector.name: connector for connector in connectors})
@@ -108,6 +110,7 @@ class _Reading:
             operators=tuple(operators),
             connectors=by_name,
             models={model.name: model for model in models},
+            metrics=MetricsFile(**metrics) if "metrics" in document else None,
         )
 
     def _section(self, document: dict[str, Any], name: str, keys: tuple[Key, ...]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def top_keys() -> tuple[Key, ...]:
     return (
         Key("daemon", _as_it_stands),
         Key("ledger", _as_it_stands),
+        Key("metrics", _as_it_stands, None),
         Key("caller", _tables, []),
         Key("operator", _tables, []),
         Key("connector", _tables, []),
@@ -91,6 +92,13 @@ def ledger_keys(folder: Path) -> tuple[Key, ...]:
         Key("directory", path_from(folder)),
         Key("segment_bytes", _blocks(whole(65_536, 2**36)), 67_108_864),
         Key("retention_days", whole(1, 36_500), 30),
+    )
+
+
+def metrics_keys(folder: Path) -> tuple[Key, ...]:
+    return (
+        Key("file", path_from(folder)),
+        Key("interval_seconds", seconds(1, 3600), 15),
     )
 
 

@@ -13,6 +13,7 @@ The format: https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, Literal, TypeVar
@@ -155,3 +156,25 @@ def _escaped_help(text: str) -> str:
 
 def _escaped_label(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+# --- the text read again ----------------------------------------------------------------------------------------
+
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
+_ESCAPED: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+
+
+def read_samples(text: str) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Name, labels and value, as it stands, of each sample of a text that `exposed` has made."""
+    for line in text.split("\n"):
+        if line and not line.startswith("#"):
+            sample = _SAMPLE.fullmatch(line)
+            if sample is None:
+                raise ValueError(f"this is no sample: {line[:80]!r}")
+            name, labels, value = sample.groups()
+            yield name, {label: _unescaped(said) for label, said in _LABEL.findall(labels or "")}, value
+
+
+def _unescaped(said: str) -> str:
+    return re.sub(r'\\[\\"n]', lambda found: _ESCAPED[found[0]], said)

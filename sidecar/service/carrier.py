@@ -30,7 +30,7 @@ from sidecar.service import settlement
 from sidecar.service.decision import Admitted
 from sidecar.service.end_lines import tell_end
 from sidecar.service.errors import error_frame
-from sidecar.service.metrics import Meter, Times, now_seconds
+from sidecar.service.metrics import Meter, now_seconds
 from sidecar.service.settlement import Settled
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -128,11 +128,15 @@ class _Carried:
 
     __slots__ = (
         "_admitted",
+        "_admitted_at",
         "_answer_first",
         "_asked",
+        "_begun_at",
         "_cancelled",
         "_carrier",
         "_ended_as",
+        "_ended_at",
+        "_first_event_at",
         "_first_event_at_unix_ms",
         "_joined",
         "_listeners",
@@ -140,10 +144,11 @@ class _Carried:
         "_record",
         "_scope",
         "_start",
-        "_times",
     )
 
     _place: Place  # of the begin
+    _begun_at: float
+    _ended_at: float
     _record: CompletedRecord
 
     def __init__(self, carrier: Carrier, admitted: Admitted, start: Start, answer: GiveAnswer) -> None:
@@ -158,7 +163,8 @@ class _Carried:
         self._cancelled = False
         self._first_event_at_unix_ms: int | None = None
         self._ended_as: StopReason | None = None
-        self._times = Times()
+        self._first_event_at: float | None = None
+        self._admitted_at = now_seconds()
 
     def join(self, who: object, answer: GiveAnswer) -> None:
         if self._joined is None:
@@ -209,7 +215,7 @@ class _Carried:
             self._carrier.ended(self._admitted.live)
             self._carrier.unavailable(self._admitted, self._answer, landed, "begin")
             return
-        self._times.begun = now_seconds()
+        self._begun_at = now_seconds()
         self._place = landed
         self._carrier.reservations.begun(self._admitted.live)
         self._carrier.later(self._ask)  # behind the answers that have landed with it
@@ -229,7 +235,7 @@ class _Carried:
             self._start(self._wait)
 
     def _first_event(self) -> None:
-        self._times.first_event = now_seconds()
+        self._first_event_at = now_seconds()
         self._first_event_at_unix_ms = self._carrier.clock_unix_ms()
 
     # --- the connector ----------------------------------------------------------------------------------------
@@ -301,7 +307,7 @@ class _Carried:
         carrier, begin = self._carrier, self._admitted.begin
         assert asked.ended is not None
         self._ended_as = asked.ended.stop_reason
-        self._times.ended = now_seconds()
+        self._ended_at = now_seconds()
         policy = carrier.config.connectors[self._admitted.live.connector].usage
         settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), policy)
         self._record = self._fitting_record(settled)
@@ -339,10 +345,7 @@ class _Carried:
         carrier.reservations.settle(self._admitted.live, record.charge_micro_usd)
         carrier.ended(self._admitted.live)
         self._answer(record.response[len(STORED_AS_IS) :])
-        # What ended well at the provider may have failed here.
-        outcome = self._ended_as if record.outcome == "completed" and self._ended_as else record.outcome
-        took_seconds = carrier.meter.ended(self._admitted, record, outcome, self._times)
-        tell_end(carrier.log, self._admitted, record, landed, outcome, took_seconds, self._times.first_event_seconds)
+        self._tell_end(landed)
         carrier.on_end()
 
     def _lost(self, fault: LedgerUnavailable) -> None:
@@ -351,3 +354,19 @@ class _Carried:
         self._carrier.reservations.strand(self._admitted.live)
         self._carrier.ended(self._admitted.live)
         self._carrier.unavailable(self._admitted, self._answer, fault, "completed")
+
+    def _tell_end(self, landed: Place) -> None:
+        """To the metrics and to the log."""
+        record, first_event_at = self._record, self._first_event_at
+        stop_reason = self._ended_as if record.outcome == "completed" else None  # what ended well there may fail here
+        took_seconds = self._carrier.meter.ended(
+            self._admitted,
+            record,
+            stop_reason or record.outcome,
+            admitted_at=self._admitted_at,
+            begun_at=self._begun_at,
+            ended_at=self._ended_at,
+            first_event_at=first_event_at,
+        )
+        first_event_seconds = None if first_event_at is None else first_event_at - self._admitted_at
+        tell_end(self._carrier.log, self._admitted, record, landed, stop_reason, took_seconds, first_event_seconds)

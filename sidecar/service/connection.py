@@ -64,8 +64,7 @@ class Connection:
         self._stream = stream
         self._standing = standing
         self._services = services
-        services.meter.connections_accepted += 1
-        self._number = services.meter.connections_accepted  # by which the log calls it
+        self._number = standing.connection
         self._splitter = FrameSplitter(services.frame_bytes_max)
         self._outgoing = Outgoing(
             stream,

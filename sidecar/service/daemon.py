@@ -6,6 +6,7 @@
             +-- connections       the accept loop, what arrives, a reader for each connection, writers for what is slow
             +-- the first end     a drain or a poisoned ledger, whichever comes first
     +-- connectors                those with tasks of their own: a task for each child process
+    +-- the metrics' file                  written at intervals, where the configuration wants one
     +-- signals                   counted from first to last, so that none of them ends the process by itself
     +-- the end of the turn       sends the answers, asks connectors and writes the log lines of one turn together
 
@@ -47,6 +48,7 @@ from sidecar.service.exposition import Exposition, Seen
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
 from sidecar.service.metrics import Meter
+from sidecar.service.metrics_file import keep_written
 from sidecar.service.operators import Operators
 from sidecar.service.peer import Standing
 from sidecar.service.services import Services
@@ -162,6 +164,8 @@ class Daemon:
             async with trio.open_nursery() as whole:
                 whole.start_soon(self._count_signals, signals)
                 whole.start_soon(self._turn.serve)
+                if self._config.metrics is not None:
+                    whole.start_soon(keep_written, self._config.metrics, self._exposition.text, self._log)
                 for connector in self._connectors.values():
                     if isinstance(connector, Serving):
                         await whole.start(connector.serve, self._log)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.contract.values import CompletedRecord
+from sidecar.contract.values import CompletedRecord, StopReason
 from sidecar.ledger.landing import Place
 from sidecar.ops.log import Log
 from sidecar.service.decision import Admitted
@@ -13,11 +13,11 @@ def tell_end(
     admitted: Admitted,
     record: CompletedRecord,
     place: Place,
-    outcome: str,
+    stop_reason: StopReason | None,
     took_seconds: float,
     first_event_seconds: float | None,
 ) -> None:
-    """A warning where a person must look. What there is none of is left out, but for what it cost."""
+    """A warning where a person must look. What is as it mostly is, or none, is left out: one line is one request."""
     begin, usage = admitted.begin, record.usage
     values: dict[str, object] = {
         "connection": admitted.connection,
@@ -25,7 +25,7 @@ def tell_end(
         "request": begin.request_id,
         "model": begin.model,
         "connector": begin.provider,
-        "outcome": outcome,
+        "outcome": record.outcome,
         "charge_micro_usd": record.charge_micro_usd,
         "reserved_micro_usd": begin.reservation_micro_usd,
         "took_ms": int(took_seconds * 1000),
@@ -42,7 +42,11 @@ def tell_end(
             values["cache_write_tokens"] = usage.cache_write_tokens
         if usage.reasoning_tokens:
             values["reasoning_tokens"] = usage.reasoning_tokens
+    if stop_reason is not None and stop_reason != "end_turn":
+        values["stop_reason"] = stop_reason
     if record.notes:
         values["notes"] = ",".join(record.notes)
-    is_for_a_person = "over_run" in record.notes or outcome == "authentication"
-    (log.warning if is_for_a_person else log.info)("completed", **values)
+    if "over_run" in record.notes or record.outcome == "authentication":
+        log.warning("completed", **values)
+    else:
+        log.info("completed", **values)

@@ -22,9 +22,11 @@ import trio
 
 from sidecar.config.values import Config
 from sidecar.contract.values import TransportErrorCode
+from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
+from sidecar.service.few_lines import FewLines
 from sidecar.service.metrics import Meter
 from sidecar.service.peer import Peer, Standing, may_act, read_peer
 
@@ -105,6 +107,7 @@ class Doorkeeper:
         self._serve = serve
         self._own_uid = own_uid
         self._meter = meter or Meter()
+        self._let_in = FewLines(log, unix_ms, "connected")
         self._connections = 0
         self._farewells = 0
         self._by_user: Counter[int] = Counter()
@@ -128,7 +131,10 @@ class Doorkeeper:
             self._log.warning("peer_unknown", why=str(error))
             await self._turn_away(stream, "not_admitted", "the kernel doesn't say who is calling")
             return
-        standing = Standing(peer=peer, callers=self.callers_of(peer), is_operator=self._is_operator(peer))
+        number = self._meter.connections_accepted + 1
+        standing = Standing(
+            peer=peer, callers=self.callers_of(peer), is_operator=self._is_operator(peer), connection=number
+        )
         if not standing.callers and not standing.is_operator:
             self._log.warning("not_admitted", uid=peer.uid, pid=peer.pid)
             await self._turn_away(stream, "not_admitted", f"uid {peer.uid} may call as nobody here")
@@ -138,6 +144,8 @@ class Doorkeeper:
             self._log.warning("too_many_connections", uid=peer.uid, why=full)
             await self._turn_away(stream, "too_many_connections", full)
             return
+        self._meter.connections_accepted = number
+        self._let_in.tell(connection=number, uid=peer.uid, pid=peer.pid, callers=",".join(sorted(standing.callers)))
         self._connections += 1
         self._by_user[peer.uid] += 1
         try:

@@ -10,6 +10,7 @@ instead: `sidecar.service.exposition`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from time import perf_counter
@@ -91,22 +92,6 @@ class Route:
         }
 
 
-class Times:
-    """When one request came to each step, on the clock of durations."""
-
-    __slots__ = ("admitted", "begun", "ended", "first_event")
-
-    def __init__(self) -> None:
-        self.admitted = perf_counter()
-        self.begun = self.ended = self.admitted
-        self.first_event: float | None = None
-
-    @property
-    def first_event_seconds(self) -> float | None:
-        """From admission on."""
-        return None if self.first_event is None else self.first_event - self.admitted
-
-
 def _spreads(bounds: tuple[float, ...], open_labels: int = 1) -> Series[Spread]:
     return Series(lambda: Spread(bounds), open_labels=open_labels, sets_max=SPREAD_SETS_MAX)
 
@@ -171,21 +156,35 @@ class Meter:
 
     # --- what is told of ------------------------------------------------------------------------------------------
 
-    def ended(self, admitted: Admitted, record: CompletedRecord, outcome: str, times: Times) -> float:
-        """A request's end has landed, now. How many seconds it took."""
-        now, began_at = perf_counter(), times.admitted
+    def ended(
+        self,
+        admitted: Admitted,
+        record: CompletedRecord,
+        outcome: str,
+        *,
+        admitted_at: float,
+        begun_at: float,
+        ended_at: float,
+        first_event_at: float | None,
+    ) -> float:
+        """A request's end has landed, now. How many seconds it took. Once a request, so it calls little."""
+        now = perf_counter()
         begin = admitted.begin
         route = self.route(begin.caller_runtime_id, begin.provider, begin.model)
         route.ended(outcome, begin, record)
-        route.answer_seconds.take(now - began_at)
-        route.exchange_seconds.take(times.ended - times.begun)
-        if times.first_event is not None:
-            route.first_event_seconds.take(times.first_event - began_at)
-        route.request_bytes.take(admitted.frame_bytes)
-        route.response_bytes.take(len(record.response) - 1)  # without the flag before it
-        self._begin_seconds.take(times.begun - began_at)
-        self._complete_seconds.take(now - times.ended)
-        return now - began_at
+        for spread, value in (
+            (route.answer_seconds, now - admitted_at),
+            (route.exchange_seconds, ended_at - begun_at),
+            (self._begin_seconds, begun_at - admitted_at),
+            (self._complete_seconds, now - ended_at),
+            (route.request_bytes, admitted.frame_bytes),
+            (route.response_bytes, len(record.response) - 1),  # without the flag before it
+        ):
+            spread.counts[bisect_left(spread.bounds, value)] += 1
+            spread.sum += value
+        if first_event_at is not None:
+            route.first_event_seconds.take(first_event_at - admitted_at)
+        return now - admitted_at
 
     def resolved(self, begin: BeginRecord, record: CompletedRecord) -> None:
         """An operator's decision has landed."""

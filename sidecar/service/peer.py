@@ -56,6 +56,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     peer: Peer
     callers: frozenset[str]
     is_operator: bool = False
+    connection: int = 0  # by which the log calls it
 
 
 class ConnectedSocket(Protocol):
