@@ -10,20 +10,31 @@ instead: `sidecar.service.exposition`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Final, Literal
 
 from sidecar.contract.values import BeginRecord, CompletedRecord, Refusal, TransportErrorCode
 from sidecar.ledger.report import Recovery
 from sidecar.ledger.watch import Job, Watch
-from sidecar.ops.metrics import ALL_OTHERS, LABEL_SETS_MAX, SPREAD_SETS_MAX, Count, Labels, Read, Series, Spread, counts
+from sidecar.ops.metrics import (
+    ALL_OTHERS,
+    LABEL_SETS_MAX,
+    SPREAD_SETS_MAX,
+    Count,
+    Family,
+    Labels,
+    Read,
+    Series,
+    Spread,
+    counts,
+)
 from sidecar.service import families as f
 from sidecar.service.decision import Admitted
 
 NO_CALLER: Final = "no caller"  # whom the configuration doesn't name: what a frame calls itself is no label
+_KEPT_MAX: Final = 512
 RESOLVED: Final = "resolved"
 now_seconds = perf_counter  # the clock of every duration here
 
@@ -124,6 +135,7 @@ class Meter:
         self._transport_errors = Series(Count, open_labels=0)
         self._turned_away = Series(Count, open_labels=0)
         self._reloads = Series(Count, open_labels=0)
+        self._kept = 0  # requests and batches of which spreads have taken since they were folded
         self.quotes = 0
         self.connections_accepted = 0
         self.slow_readers_cut = 0
@@ -170,21 +182,28 @@ class Meter:
         """A request's end has landed, now. How many seconds it took. Once a request, so it calls little."""
         now = perf_counter()
         begin = admitted.begin
-        route = self.route(begin.caller_runtime_id, begin.provider, begin.model)
+        labels = begin.caller_runtime_id, begin.provider, begin.model
+        route = self._routes.get(labels) or self._new_route(labels)
         route.ended(outcome, begin, record)
-        for spread, value in (
-            (route.answer_seconds, now - admitted_at),
-            (route.exchange_seconds, ended_at - begun_at),
-            (self._begin_seconds, begun_at - admitted_at),
-            (self._complete_seconds, now - ended_at),
-            (route.request_bytes, admitted.frame_bytes),
-            (route.response_bytes, len(record.response) - 1),  # without the flag before it
-        ):
-            spread.counts[bisect_left(spread.bounds, value)] += 1
-            spread.sum += value
+        route.answer_seconds.take(now - admitted_at)
+        route.exchange_seconds.take(ended_at - begun_at)
         if first_event_at is not None:
             route.first_event_seconds.take(first_event_at - admitted_at)
+        route.request_bytes.take(admitted.frame_bytes)
+        route.response_bytes.take(len(record.response) - 1)  # without the flag before it
+        self._begin_seconds.take(begun_at - admitted_at)
+        self._complete_seconds.take(now - ended_at)
+        self._kept += 1
+        if self._kept >= _KEPT_MAX:
+            self._fold()
         return now - admitted_at
+
+    def _fold(self) -> None:
+        """What spreads have taken, so that they stay small."""
+        self._kept = 0
+        for _, spread in self._read_spreads():
+            for _, one in spread:
+                one.fold()
 
     def resolved(self, begin: BeginRecord, record: CompletedRecord) -> None:
         """An operator's decision has landed."""
@@ -238,6 +257,9 @@ class Meter:
         self._sync_seconds.take(synced)
         self._batch_records.take(records)
         self._batch_bytes.take(size_bytes)
+        self._kept += 1
+        if self._kept >= _KEPT_MAX:
+            self._fold()
 
     def _upkeep(self, job: Job, seconds: float) -> None:
         self._upkeep_seconds.of(job).take(seconds)
@@ -261,7 +283,7 @@ class Meter:
         yield from self._read_spreads()
         yield from self._read_counts()
 
-    def _read_spreads(self) -> Iterator[Read]:
+    def _read_spreads(self) -> Iterator[tuple[Family, Iterable[tuple[Labels, Spread]]]]:
         yield f.REQUEST_SECONDS, self._answer_seconds
         yield f.EXCHANGE_SECONDS, self._exchange_seconds
         yield f.FIRST_EVENT_SECONDS, self._first_event_seconds
