@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Final, Literal, TextIO
 
 Soon = Callable[[Callable[[], None]], None]
@@ -32,7 +31,6 @@ _PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
 _PLAIN: Final = r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+"
 _plain: Final = re.compile(_PLAIN).fullmatch
 _PLAIN_BYTES: Final = bytes([byte for byte in range(128) if _plain(chr(byte))])
-_FORMS: Final = [" ".join(["%s=%s"] * count) for count in range(32)]
 _SHAPES: Final = [("= " * count)[:-1].encode() for count in range(32)]  # what such words are without their plain bytes
 
 
@@ -181,17 +179,17 @@ class Log:
 
 def _words(values: Mapping[str, object]) -> str:
     """`key=value` for each. Most lines hold short and plain values only, which is seen faster of all together."""
-    count = len(values)
-    if count < len(_SHAPES):
-        words = _FORMS[count] % tuple(chain.from_iterable(values.items()))
-        if (
-            words.isascii()
-            and words.encode().translate(None, _PLAIN_BYTES) == _SHAPES[count]
-            and "= " not in words
-            and words[-1] != "="
-            and (len(words) <= _VALUE_CHARACTERS_MAX or max(map(len, words.split(" "))) <= _VALUE_CHARACTERS_MAX)
-        ):
-            return words
+    each = [f"{key}={value}" for key, value in values.items()]
+    words, count = " ".join(each), len(each)
+    if (
+        words.isascii()
+        and count < len(_SHAPES)
+        and words.encode().translate(None, _PLAIN_BYTES) == _SHAPES[count]
+        and "= " not in words
+        and words[-1] != "="
+        and (len(words) <= _VALUE_CHARACTERS_MAX + 4 * (count - 1) or max(map(len, each)) <= _VALUE_CHARACTERS_MAX)
+    ):  # each of the others takes four characters at least
+        return words
     return " ".join([f"{key}={_text(value)}" for key, value in values.items()])
 
 
