@@ -58,7 +58,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         log.error("ledger_held", why=str(held))
         return _ALREADY_RUNNING
     except LedgerDamaged as damage:
-        log.error("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
+        log.critical("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
         say(f"sidecar: {damage}")
         return _LEDGER_DAMAGED
     except SocketUnavailable as fault:
@@ -66,7 +66,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return os.EX_CANTCREAT
     except Exception as bug:
         # A broken invariant stops the daemon: nothing more is written, and the next open finds no clean exit.
-        log.error("internal", bug=type(bug).__name__)
+        log.critical("internal", bug=type(bug).__name__)
         log.plain("".join(traceback.format_exception(bug)))
         return os.EX_SOFTWARE
 
@@ -79,7 +79,7 @@ def _serve(config: Config, log: Log) -> int:
 
     def pressed(why: str | None) -> None:
         if why is None:
-            log.info("ledger_pressure_over", now="requests are admitted again")
+            log.notice("ledger_pressure_over", now="requests are admitted again")
         else:
             meter.pressures += 1
             log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")

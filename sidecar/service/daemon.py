@@ -171,7 +171,7 @@ class Daemon:
                         await whole.start(connector.serve, self._log)
                 code = await self._run(bound)
                 whole.cancel_scope.cancel()
-        self._log.info("stopped", exit_code=code)
+        self._log.notice("stopped", exit_code=code)
         return code
 
     async def _run(self, bound: Bound) -> int:
@@ -214,7 +214,7 @@ class Daemon:
                 self._services = self._services_with(status)
                 connections.start_soon(self._arrivals.serve)
                 connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
-                self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
+                self._log.notice("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
                 code = await self._first_end()
                 # From here on only the disk can make us wait, in threads that can't be cancelled.
                 last_patience.start()
@@ -271,7 +271,7 @@ class Daemon:
 
     async def _drain(self) -> int:
         await self._listeners_of_stop.wait()
-        self._log.info("draining", running=self._exchange.running, seconds_max=self._config.daemon.drain_seconds_max)
+        self._log.notice("draining", running=self._exchange.running, seconds_max=self._config.daemon.drain_seconds_max)
         self._exchange.draining = True
         await self._finish_requests()
         with trio.move_on_after(_FLUSH_SECONDS_MAX):
@@ -305,7 +305,7 @@ class Daemon:
 
     def _die_of_silence(self) -> None:
         """The disk has not answered in all the time that it may take."""
-        self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
+        self._log.critical("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
         for connector in self._connectors.values():
             if isinstance(connector, Serving):
                 connector.kill()
@@ -326,7 +326,7 @@ class Daemon:
     def _tell_poisoned(self, now: str) -> None:
         self._told_poisoned = True
         why, directory = self._ledger.poisoned or "", self._config.ledger.directory
-        self._log.error("ledger_poisoned", why=why, directory=directory, now=now)
+        self._log.critical("ledger_poisoned", why=why, directory=directory, now=now)
 
     def _wake(self) -> None:
         if self._changed:

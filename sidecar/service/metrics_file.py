@@ -38,7 +38,7 @@ async def keep_written(
             if why is not None and not is_failing:
                 log.warning("metrics_file_failed", file=file.file, why=why, now="tried again at each interval")
             elif why is None and is_failing:
-                log.info("metrics_file_written", file=file.file)
+                log.notice("metrics_file_written", file=file.file)
             is_failing = why is not None
             await pause(file.interval_seconds)
     finally:
