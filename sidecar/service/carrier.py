@@ -296,7 +296,15 @@ class _Carried:
 
     def _broke(self, asked: Answer, bug: Exception) -> None:
         """A connector's bug must not take the daemon, or this request's slot and record, with it."""
-        self._carrier.log.error("connector_bug", connector=self._admitted.live.connector, error=bug)
+        live, connection = self._admitted.live, self._admitted.connection
+        self._carrier.log.error(
+            "connector_bug",
+            connection=connection,
+            caller=live.caller,
+            request=live.request_id,
+            connector=live.connector,
+            error=bug,
+        )
         asked.fail("provider", f"the connector broke: {type(bug).__name__}")
 
     # --- the end ----------------------------------------------------------------------------------------------

@@ -171,7 +171,8 @@ class Daemon:
                         await whole.start(connector.serve, self._log)
                 code = await self._run(bound)
                 whole.cancel_scope.cancel()
-        self._log.notice("stopped", exit_code=code)
+        meter = self._meter
+        self._log.notice("stopped", exit_code=code, requests=meter.requests, charged_micro_usd=meter.charged_micro_usd)
         return code
 
     async def _run(self, bound: Bound) -> int:

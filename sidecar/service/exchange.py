@@ -130,7 +130,7 @@ class Exchange:
             self._tell(self._refusals, refusal, connection, caller_id, request_id)
             return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
         except Exception as fault:
-            return Answered(self._fault(fault, caller_id, request_id))
+            return Answered(self._fault(fault, connection, caller_id, request_id))
 
     def quote(self, quote: Quote, callers: frozenset[str], *, joins: bool, connection: int = 0) -> bytes:
         """The frame that says what `decide` would, but for a ledger or a drain that takes no begin."""
@@ -143,7 +143,7 @@ class Exchange:
             refusal, worst_case = refused_it.refusal, refused_it.worst_case_micro_usd
             self._tell(self._quoted_refusals, refused_it, connection, caller_id, request_id)
         except Exception as fault:
-            return self._fault(fault, caller_id, request_id)
+            return self._fault(fault, connection, caller_id, request_id)
         self._meter.quoted(self._known(caller_id), refusal)
         quoted = TransportQuoted(
             schema_id=TRANSPORT_QUOTED,
@@ -160,13 +160,14 @@ class Exchange:
             refusal=refused_it.refusal, connection=connection, caller=caller_id, request=request_id, why=str(refused_it)
         )
 
-    def _fault(self, fault: Exception, caller_id: str, request_id: str) -> bytes:
+    def _fault(self, fault: Exception, connection: int, caller_id: str, request_id: str) -> bytes:
         """What can't be decided, as a transport error; a broken invariant ends the daemon."""
         if isinstance(fault, LedgerUnavailable):
             return unreadable(self._log, self._meter, fault, caller_id, request_id)
         if isinstance(fault, AssertionError):
             raise fault
-        self._log.error("internal", caller=caller_id, request=request_id, error=fault)  # nothing is reserved yet
+        # Nothing is reserved yet.
+        self._log.error("internal", connection=connection, caller=caller_id, request=request_id, error=fault)
         return self._error("internal", f"a bug in the daemon: {type(fault).__name__}", caller_id, request_id)
 
     def _error(self, code: TransportErrorCode, why: str, caller_id: str, request_id: str) -> bytes:

@@ -244,6 +244,16 @@ class Meter:
         if result == "ok":
             self.config_since_unix_ms = at_unix_ms
 
+    @property
+    def requests(self) -> int:
+        """How many have ended on record since the start, those that operators settled included."""
+        return sum(sum(route.outcomes.values()) for route in self._routes.values())
+
+    @property
+    def charged_micro_usd(self) -> int:
+        """What they came to."""
+        return sum(route.charge_micro_usd for route in self._routes.values())
+
     # --- the ledger's side ----------------------------------------------------------------------------------------
 
     @property
