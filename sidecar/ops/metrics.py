@@ -16,7 +16,7 @@ import math
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import repeat
 from typing import Final, Generic, Literal, TypeVar
 
@@ -42,33 +42,24 @@ class Family(Struct, frozen=True, kw_only=True):
 
 
 class Spread:
-    """How values spread over fixed bounds, each counted where it is at most the bound.
+    """How values spread over fixed bounds, each counted where it is at most the bound."""
 
-    `take` only keeps a value, which is cheap where a hot path has many; `fold` counts those that are kept. Who takes
-    sees to it that they stay few; who reads folds first.
-    """
-
-    __slots__ = ("_counts", "_kept", "_sum", "bounds", "take")
-
-    take: Callable[[float], None]
+    __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum: float = 0
-        self._kept: list[float] = []
-        self.take = self._kept.append
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum: float = 0
 
-    def fold(self) -> None:
-        for place, count in Counter(map(bisect_left, repeat(self.bounds), self._kept)).items():
-            self._counts[place] += count
-        self._sum += sum(self._kept)
-        self._kept.clear()
+    def take(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
 
-    def read(self) -> tuple[list[int], float]:
-        """How many values are at most each bound and above the one before it, the last above all; and their sum."""
-        self.fold()
-        return self._counts, self._sum
+    def take_all(self, values: Collection[float]) -> None:
+        """As `take` of each; of many, a fraction of its cost."""
+        for place, count in Counter(map(bisect_left, repeat(self.bounds), values)).items():
+            self.counts[place] += count
+        self.sum += sum(values)
 
 
 class Count:
@@ -138,12 +129,11 @@ def _samples(family: Family, labels: Labels, value: Value) -> Iterator[str]:
         yield f"{family.name}{_braced(pairs)} {_number(value, family.decimals)}"
         return
     below = 0
-    each, total = value.read()
-    for bound, count in zip((*value.bounds, math.inf), each, strict=True):
+    for bound, count in zip((*value.bounds, math.inf), value.counts, strict=True):
         below += count
         at_most = f'le="{_number(bound, 0)}"'
         yield f"{family.name}_bucket{_braced([*pairs, at_most])} {below}"
-    yield f"{family.name}_sum{_braced(pairs)} {_number(total, family.decimals)}"
+    yield f"{family.name}_sum{_braced(pairs)} {_number(value.sum, family.decimals)}"
     yield f"{family.name}_count{_braced(pairs)} {below}"
 
 

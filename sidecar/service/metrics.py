@@ -10,12 +10,13 @@ instead: `sidecar.service.exposition`.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from time import perf_counter
 from typing import Final, Literal
 
-from sidecar.contract.values import BeginRecord, CompletedRecord, Refusal, TransportErrorCode
+from sidecar.contract.values import BeginRecord, CompletedRecord, Refusal, TransportErrorCode, Usage
 from sidecar.ledger.report import Recovery
 from sidecar.ledger.watch import Job, Watch
 from sidecar.ops.metrics import (
@@ -23,7 +24,6 @@ from sidecar.ops.metrics import (
     LABEL_SETS_MAX,
     SPREAD_SETS_MAX,
     Count,
-    Family,
     Labels,
     Read,
     Series,
@@ -35,72 +35,82 @@ from sidecar.service.decision import Admitted
 
 NO_CALLER: Final = "no caller"  # whom the configuration doesn't name: what a frame calls itself is no label
 _KEPT_MAX: Final = 512
+_TOKENS: Final = {
+    direction: attrgetter(f"{direction}_tokens")
+    for direction in ("input", "cache_read", "cache_write", "output", "reasoning")
+}
 RESOLVED: Final = "resolved"
 now_seconds = perf_counter  # the clock of every duration here
 
 
+# Of one request: outcome, charge, usage, seconds to the answer, of the exchange, to the first event, to the begin on
+# disk, from the end to the record on disk, bytes of the request, of the answer.
+Ended = tuple[str, int, Usage | None, float, float, float | None, float, float, int, int]
+
+
 class Route:
-    """What requests of one caller came to, at one connector, for one model."""
+    """What requests of one caller came to, at one connector, for one model.
+
+    `kept` are those that have ended and are not added up yet: of many at once that costs a fraction, and nothing
+    that is as large as an answer is kept alive by it.
+    """
 
     __slots__ = (
-        "answer_seconds",
-        "cache_read_tokens",
-        "cache_write_tokens",
+        "_answer_seconds",
+        "_exchange_seconds",
+        "_first_event_seconds",
+        "_request_bytes",
+        "_response_bytes",
         "charge_micro_usd",
-        "exchange_seconds",
-        "first_event_seconds",
-        "input_tokens",
+        "kept",
         "notes",
         "outcomes",
-        "output_tokens",
         "over_runs",
-        "reasoning_tokens",
-        "request_bytes",
-        "response_bytes",
+        "tokens",
     )
 
     def __init__(
         self, answer: Spread, exchange: Spread, first_event: Spread, request: Spread, response: Spread
     ) -> None:
-        self.outcomes: defaultdict[str, int] = defaultdict(int)
-        self.notes: defaultdict[str, int] = defaultdict(int)
+        self.kept: list[Ended] = []
+        self.outcomes: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+        self.tokens = dict.fromkeys(_TOKENS, 0)
         self.charge_micro_usd = 0
         self.over_runs = 0
-        self.input_tokens = 0
-        self.cache_read_tokens = 0
-        self.cache_write_tokens = 0
-        self.output_tokens = 0
-        self.reasoning_tokens = 0
-        self.answer_seconds = answer
-        self.exchange_seconds = exchange
-        self.first_event_seconds = first_event
-        self.request_bytes = request
-        self.response_bytes = response
+        self._answer_seconds = answer
+        self._exchange_seconds = exchange
+        self._first_event_seconds = first_event
+        self._request_bytes = request
+        self._response_bytes = response
 
-    def ended(self, outcome: str, begin: BeginRecord, record: CompletedRecord) -> None:
-        """What the record of an end says: outcome, money, tokens, notes."""
-        self.outcomes[outcome] += 1
-        self.charge_micro_usd += record.charge_micro_usd
-        if (usage := record.usage) is not None:
-            self.input_tokens += usage.input_tokens
-            self.cache_read_tokens += usage.cache_read_tokens
-            self.cache_write_tokens += usage.cache_write_tokens
-            self.output_tokens += usage.output_tokens
-            self.reasoning_tokens += usage.reasoning_tokens or 0
-        if record.notes:
-            for note in record.notes:
-                self.notes[note] += 1
-            self.over_runs += record.charge_micro_usd > begin.reservation_micro_usd
+    def noted(self, begin: BeginRecord, record: CompletedRecord) -> None:
+        """A record with notes: an over-run always is one."""
+        self.notes.update(record.notes)
+        self.over_runs += record.charge_micro_usd > begin.reservation_micro_usd
 
-    @property
-    def tokens(self) -> dict[str, int]:
-        return {
-            "input": self.input_tokens,
-            "cache_read": self.cache_read_tokens,
-            "cache_write": self.cache_write_tokens,
-            "output": self.output_tokens,
-            "reasoning": self.reasoning_tokens,
-        }
+    def add_up(self, begin_seconds: Spread, complete_seconds: Spread) -> None:
+        """Those that are kept."""
+        outcomes, charges, usages, answer, exchange, first, begin, complete, request, response = zip(
+            *self.kept, strict=True
+        )
+        self.kept.clear()
+        self.settled(outcomes, charges, usages)
+        self._answer_seconds.take_all(answer)
+        self._exchange_seconds.take_all(exchange)
+        self._first_event_seconds.take_all([seconds for seconds in first if seconds is not None])
+        begin_seconds.take_all(begin)
+        complete_seconds.take_all(complete)
+        self._request_bytes.take_all(request)
+        self._response_bytes.take_all(response)
+
+    def settled(self, outcomes: Sequence[str], charges: Sequence[int], usages: Sequence[Usage | None]) -> None:
+        """So many records, each at its place in all three."""
+        self.outcomes.update(outcomes)
+        self.charge_micro_usd += sum(charges)
+        known = [usage for usage in usages if usage is not None]
+        for direction, of in _TOKENS.items():
+            self.tokens[direction] += sum([count for count in map(of, known) if count])
 
 
 def _spreads(bounds: tuple[float, ...], open_labels: int = 1) -> Series[Spread]:
@@ -135,7 +145,7 @@ class Meter:
         self._transport_errors = Series(Count, open_labels=0)
         self._turned_away = Series(Count, open_labels=0)
         self._reloads = Series(Count, open_labels=0)
-        self._kept = 0  # requests and batches of which spreads have taken since they were folded
+        self._kept = 0  # by all routes together
         self.quotes = 0
         self.connections_accepted = 0
         self.slow_readers_cut = 0
@@ -184,30 +194,37 @@ class Meter:
         begin = admitted.begin
         labels = begin.caller_runtime_id, begin.provider, begin.model
         route = self._routes.get(labels) or self._new_route(labels)
-        route.ended(outcome, begin, record)
-        route.answer_seconds.take(now - admitted_at)
-        route.exchange_seconds.take(ended_at - begun_at)
-        if first_event_at is not None:
-            route.first_event_seconds.take(first_event_at - admitted_at)
-        route.request_bytes.take(admitted.frame_bytes)
-        route.response_bytes.take(len(record.response) - 1)  # without the flag before it
-        self._begin_seconds.take(begun_at - admitted_at)
-        self._complete_seconds.take(now - ended_at)
+        route.kept.append(
+            (
+                outcome,
+                record.charge_micro_usd,
+                record.usage,
+                now - admitted_at,
+                ended_at - begun_at,
+                None if first_event_at is None else first_event_at - admitted_at,
+                begun_at - admitted_at,
+                now - ended_at,
+                admitted.frame_bytes,
+                len(record.response) - 1,  # without the flag before it
+            )
+        )
+        if record.notes:
+            route.noted(begin, record)
         self._kept += 1
         if self._kept >= _KEPT_MAX:
-            self._fold()
+            self._add_up()
         return now - admitted_at
 
-    def _fold(self) -> None:
-        """What spreads have taken, so that they stay small."""
+    def _add_up(self) -> None:
         self._kept = 0
-        for _, spread in self._read_spreads():
-            for _, one in spread:
-                one.fold()
+        for route in self._routes.values():
+            if route.kept:
+                route.add_up(self._begin_seconds, self._complete_seconds)
 
     def resolved(self, begin: BeginRecord, record: CompletedRecord) -> None:
         """An operator's decision has landed."""
-        self.route(begin.caller_runtime_id, begin.provider, begin.model).ended(RESOLVED, begin, record)
+        route = self.route(begin.caller_runtime_id, begin.provider, begin.model)
+        route.settled([RESOLVED], [record.charge_micro_usd], [record.usage])
 
     def unrecorded(self, caller: str, record: Literal["begin", "completed"]) -> None:
         self._unrecorded.of(caller, record).value += 1
@@ -247,11 +264,13 @@ class Meter:
     @property
     def requests(self) -> int:
         """How many have ended on record since the start, those that operators settled included."""
+        self._add_up()
         return sum(sum(route.outcomes.values()) for route in self._routes.values())
 
     @property
     def charged_micro_usd(self) -> int:
         """What they came to."""
+        self._add_up()
         return sum(route.charge_micro_usd for route in self._routes.values())
 
     # --- the ledger's side ----------------------------------------------------------------------------------------
@@ -267,9 +286,6 @@ class Meter:
         self._sync_seconds.take(synced)
         self._batch_records.take(records)
         self._batch_bytes.take(size_bytes)
-        self._kept += 1
-        if self._kept >= _KEPT_MAX:
-            self._fold()
 
     def _upkeep(self, job: Job, seconds: float) -> None:
         self._upkeep_seconds.of(job).take(seconds)
@@ -278,6 +294,7 @@ class Meter:
 
     def read(self) -> Iterator[Read]:
         """Every family that is counted here, with its values."""
+        self._add_up()
         routes = sorted(self._routes.items())
         yield (
             f.REQUESTS,
@@ -293,7 +310,7 @@ class Meter:
         yield from self._read_spreads()
         yield from self._read_counts()
 
-    def _read_spreads(self) -> Iterator[tuple[Family, Iterable[tuple[Labels, Spread]]]]:
+    def _read_spreads(self) -> Iterator[Read]:
         yield f.REQUEST_SECONDS, self._answer_seconds
         yield f.EXCHANGE_SECONDS, self._exchange_seconds
         yield f.FIRST_EVENT_SECONDS, self._first_event_seconds
