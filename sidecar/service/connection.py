@@ -65,6 +65,7 @@ class Connection:
         self._standing = standing
         self._services = services
         self._number = standing.connection
+        self._is_told_of = False
         self._splitter = FrameSplitter(services.frame_bytes_max)
         self._outgoing = Outgoing(
             stream,
@@ -212,6 +213,8 @@ class Connection:
     def _invoked(self, invocation: Invocation | BrokenInvocation, held_bytes: int) -> None:
         services = self._services
         callers = self._standing.callers
+        if not self._is_told_of:
+            self._tell_connection()
         decision = services.exchange.decide(invocation, callers, joins=self._joins, connection=self._number)
         if isinstance(decision, Admitted):
             key = decision.live.caller, decision.live.request_id
@@ -232,6 +235,13 @@ class Connection:
             self._coming_bytes += decision.length_bytes
             self._replaying += 1
             services.start_replay(partial(self._replay, decision))
+
+    def _tell_connection(self) -> None:
+        """Once it invokes: who only looks is told of by no line."""
+        self._is_told_of = True
+        peer, hello = self._standing.peer, self._hello
+        client = hello.client if hello is not None else ""
+        self._services.connections.tell(connection=self._number, uid=peer.uid, pid=peer.pid, client=client)
 
     def _asked(self, asked: FromClient) -> None:
         """A frame that asks for no request to be run."""

@@ -45,6 +45,7 @@ from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.exposition import Exposition, Seen
+from sidecar.service.few_lines import FewLines
 from sidecar.service.held import HeldBytes
 from sidecar.service.listener import Bound, Doorkeeper
 from sidecar.service.metrics import Meter
@@ -232,6 +233,7 @@ class Daemon:
             report=status.report,
             log=self._log,
             meter=self._meter,
+            connections=FewLines(self._log, self._clock_unix_ms, "connected"),
             server=self._server,
             frame_bytes_max=daemon.frame_bytes_max,
             frame_timeout_seconds=daemon.frame_timeout_seconds,

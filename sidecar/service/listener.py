@@ -22,11 +22,9 @@ import trio
 
 from sidecar.config.values import Config
 from sidecar.contract.values import TransportErrorCode
-from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
-from sidecar.service.few_lines import FewLines
 from sidecar.service.metrics import Meter
 from sidecar.service.peer import Peer, Standing, may_act, read_peer
 
@@ -107,7 +105,6 @@ class Doorkeeper:
         self._serve = serve
         self._own_uid = own_uid
         self._meter = meter or Meter()
-        self._let_in = FewLines(log, unix_ms, "connected")
         self._connections = 0
         self._farewells = 0
         self._by_user: Counter[int] = Counter()
@@ -145,7 +142,6 @@ class Doorkeeper:
             await self._turn_away(stream, "too_many_connections", full)
             return
         self._meter.connections_accepted = number
-        self._let_in.tell(connection=number, uid=peer.uid, pid=peer.pid, callers=",".join(sorted(standing.callers)))
         self._connections += 1
         self._by_user[peer.uid] += 1
         try:

@@ -11,6 +11,7 @@ from sidecar.ops.log import Log
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.exchange import Exchange
+from sidecar.service.few_lines import FewLines
 from sidecar.service.held import HeldBytes
 from sidecar.service.metrics import Meter
 from sidecar.service.peer import Standing
@@ -30,6 +31,7 @@ class Services(Struct, frozen=True, kw_only=True):
     report: Callable[[Standing], bytes]
     log: Log
     meter: Meter
+    connections: FewLines
     server: str
     frame_bytes_max: int
     frame_timeout_seconds: float

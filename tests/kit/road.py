@@ -28,6 +28,7 @@ from sidecar.service.connection import Connection
 from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
+from sidecar.service.few_lines import FewLines
 from sidecar.service.held import HeldBytes
 from sidecar.service.metrics import Meter
 from sidecar.service.operators import Operators, ReadAgain
@@ -287,6 +288,7 @@ class Road:
             report=self.status.report,
             log=Log(self.log, "text"),
             meter=self.meter,
+            connections=FewLines(Log(self.log, "text"), lambda: self.now, "connected"),
             server="sidecar test",
             at_end_of_turn=terms.pop("at_end_of_turn", None) or (lambda act: act()),
             **terms,
