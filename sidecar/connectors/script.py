@@ -33,11 +33,14 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
+from sidecar.config.instead import for_text
 from sidecar.config.keys import (
     Complaint,
     Complaints,
     ConfigFaults,
     Key,
+    Wrong,
+    Wrongs,
     an_id,
     choice,
     flag,
@@ -144,13 +147,13 @@ def _is_list(value: Any) -> bool:
 
 def _tables(value: Any) -> Any:
     if not _is_list(value):
-        raise ValueError("must be an array of tables: write it as [[rule]]")
+        raise Wrong("must be an array of tables: write it as [[rule]]", "write: [[rule]]")
     return value
 
 
 def _any_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be a text")
+        raise Wrong("must be a text", for_text(value))
     return value
 
 
@@ -158,14 +161,14 @@ def _regular_expression(value: Any) -> re.Pattern[str]:
     try:
         return re.compile(text(value))
     except re.error as error:
-        raise ValueError(f"must be a regular expression ({error})") from None
+        raise Wrong(f"must be a regular expression ({error})", "write a plain text as text = ...") from None
 
 
 def _inner(value: Any, keys: tuple[Key, ...]) -> dict[str, Any]:
     complaints = Complaints()
     values = read_table(value, keys, "", complaints)
     if values is None:
-        raise ValueError("; ".join(f"{one.path}: {one.what}" if one.path else one.what for one in complaints.all))
+        raise Wrongs(Wrong(one.what, one.hint, f".{one.path}" if one.path else "") for one in complaints.all)
     return values
 
 
@@ -194,7 +197,7 @@ def _arguments(value: Any) -> str:
     try:
         check_object(text(value))
     except NotJsonObject as wrong:
-        raise ValueError(f"must be the text of a JSON object ({wrong})") from None
+        raise Wrong(f"must be the text of a JSON object ({wrong})", "write: arguments = '{}'") from None
     return text(value)
 
 
