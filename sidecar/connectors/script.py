@@ -27,11 +27,10 @@ The first rule that matches answers; a request that no rule matches is echoed.
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sidecar.config.instead import for_text
 from sidecar.config.keys import (
@@ -49,6 +48,7 @@ from sidecar.config.keys import (
     text,
     whole,
 )
+from sidecar.config.parsing import parsed
 from sidecar.config.positions import Places, positions_of
 from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import U64_MAX, FailureKind, StopReason, Usage
@@ -104,18 +104,20 @@ def read_script(path: Path) -> tuple[Rule, ...]:
     try:
         source = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigFaults([Complaint(str(path), error.strerror or str(error))]) from None
+        hint = "write the path of a script, from the folder of the configuration"
+        raise ConfigFaults([Complaint(str(path), error.strerror or str(error), hint=hint)]) from None
     except UnicodeDecodeError as error:
-        raise ConfigFaults([Complaint(str(path), f"is no TOML: {error}")]) from None
+        raise ConfigFaults([Complaint(str(path), f"is no TOML: {error}", hint="save the file as UTF-8")]) from None
     return rules_of(source, str(path))
 
 
 def rules_of(source: str, place: str) -> tuple[Rule, ...]:
     """The rules of a script's text, which stands in `place`. Raises ConfigFaults with every complaint."""
-    try:
-        document = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigFaults([Complaint(place, f"is no TOML: {error}")]) from None
+    toml = parsed(source)
+    document = toml.document
+    if document is None or toml.mistakes:
+        nameless = [structs.replace(one, path=place) if one.path == "the file" else one for one in toml.mistakes]
+        raise ConfigFaults(nameless)
     complaints = Complaints(Places(positions_of(source, document)))
     read_table(document, (Key("rule", _tables, []),), "", complaints)
     tables = document.get("rule", [])
