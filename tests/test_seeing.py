@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sidecar
+from sidecar.ops.metrics import Family
 from sidecar.service.families import FAMILIES
 
 PACKAGE = Path(sidecar.__file__).parent
@@ -61,14 +62,25 @@ def test_facts_are_found_however_they_are_told() -> None:
     assert len(found) > 40
 
 
-def test_every_fact_of_the_log_stands_in_the_readme() -> None:
-    assert facts() - rows(README.read_text()) == set()
+def test_every_fact_of_the_log_stands_in_the_readme_with_its_values() -> None:
+    text = README.read_text()
+    assert facts() - rows(text) == set()
+    explained = {
+        line.split("`")[1]: set(re.findall(r"`(\w+)`", line)) for line in text.splitlines() if line[:3] == "| `"
+    }
+    for module, call in _calls():
+        if _is_a_line(call) and isinstance(call.args[0], ast.Constant):
+            fact = str(call.args[0].value)
+            said = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+            assert said <= explained[fact], f"{module}: {fact}"
 
 
-def test_every_metric_stands_in_the_readme() -> None:
-    assert {family.name for family in FAMILIES} - rows(README.read_text()) == set()
+def row(family: Family) -> str:
+    labels = "{" + ", ".join(family.labels) + "}" if family.labels else ""
+    return f"| `{family.name}{labels}` | {family.kind} | {family.what} |"
 
 
-def test_every_metric_that_the_readme_names_there_is() -> None:
-    named = {name for name in rows(README.read_text()) if name.startswith("sidecar_")}
-    assert named <= {family.name for family in FAMILIES}
+def test_every_metric_stands_in_the_readme_as_it_is_and_none_that_there_is_not() -> None:
+    lines = README.read_text().splitlines()
+    told = {line for line in lines if re.search(r"` \| (counter|gauge|histogram) \| ", line)}
+    assert told == {row(family) for family in FAMILIES}

@@ -123,6 +123,7 @@ class Daemon:
             on_swap=self._swapped,
             on_begin=self._supervision.reloading,
             on_end=self._supervision.reloaded,
+            on_told=lambda ok: meter.reloaded("ok" if ok else "refused", clock_unix_ms()),
         )
         self._reservations = reservations
         self._clock_unix_ms = clock_unix_ms

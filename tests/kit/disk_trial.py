@@ -179,12 +179,13 @@ def refused_from_now_on(trial: Trial, client: Client, answered: Iterable[str]) -
 
 
 def poisoned_once(daemon: Process, *texts: str) -> None:
-    """One line at error level says why the daemon ends: the error's text, the file, and what it does now.
+    """One line at the critical level says why the daemon ends: the error's text, the file, and what it does now.
 
     Of several texts any one: which call meets the fault first is not the test's to say.
     """
     # A look-up in a seal meets the same disk, and says so of its own request.
-    (line,) = [line for line in at_level(daemon, "error") if not line.startswith("record_unreadable ")]
+    assert all(line.startswith("record_unreadable ") for line in at_level(daemon, "error"))
+    (line,) = at_level(daemon, "critical")
     assert line.startswith("ledger_poisoned ")
     assert any(text in line for text in texts), line
     for word in (".segment", str(daemon.folder / "ledger"), "exit with 74"):
@@ -205,4 +206,4 @@ def pressed(daemon: Process, text: str, times: int = 1) -> None:
             "no request is admitted",
         ):
             assert word in line
-    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "info")) == times
+    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "notice")) == times
