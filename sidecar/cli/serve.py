@@ -6,6 +6,7 @@ import argparse
 import gc
 import os
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
@@ -17,16 +18,21 @@ from sidecar.cli.setup import add_config_argument, build_connectors, load_config
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.values import Config
 from sidecar.ledger.checkpoint import Dropped
+from sidecar.ledger.counted_files import CountedFiles
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ledger.seal_format import End
+from sidecar.ops.activation import ActivationFault, Passed, take_passed
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Form, Log
+from sidecar.ops.notify import take_notifier, take_watchdog_seconds
 from sidecar.rules.conservation import Tally
 from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
-from sidecar.service.listener import Bound, SocketUnavailable
+from sidecar.service.listener import SocketUnavailable
+from sidecar.service.listening import listening
+from sidecar.service.supervision import Supervision
 
 _LEDGER_DAMAGED = os.EX_DATAERR
 _ALREADY_RUNNING = os.EX_TEMPFAIL
@@ -47,8 +53,10 @@ def serve(config_path: Path, log_form: Form | None) -> int:
     open_missing_streams()
     log = Log(form=log_form)
     try:
+        passed = take_passed(log)
+        supervision = Supervision(take_notifier(), take_watchdog_seconds())
         config = load_config(config_path)
-        return _serve(config, log)
+        return _serve(config, log, supervision, passed)
     except ConfigFaults as faults:
         for complaint in faults.complaints:
             say(f"{config_path}: {complaint}")
@@ -60,7 +68,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         log.error("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
         say(f"sidecar: {damage}")
         return _LEDGER_DAMAGED
-    except SocketUnavailable as fault:
+    except (SocketUnavailable, ActivationFault) as fault:
         log.error("socket_unavailable", why=str(fault))
         return os.EX_CANTCREAT
     except Exception as bug:
@@ -70,7 +78,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return os.EX_SOFTWARE
 
 
-def _serve(config: Config, log: Log) -> int:
+def _serve(config: Config, log: Log, supervision: Supervision, passed: Sequence[Passed]) -> int:
     connectors = build_connectors(config)
     accounts = make_accounts(config)
     tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
@@ -92,19 +100,22 @@ def _serve(config: Config, log: Log) -> int:
 
     raise_descriptor_limit(config, log)
     hold_stop_signals()
+    files = CountedFiles()
     try:
-        ledger = Ledger.open(
-            config.ledger.directory,
-            segment_bytes=config.ledger.segment_bytes,
-            frame_bytes_max=config.daemon.frame_bytes_max,
-            requests_in_flight_max=config.daemon.requests_in_flight_max,
-            listeners=listeners_of(accounts, tally),
-            window_of=windows_of(accounts),
-            retention_days=config.ledger.retention_days,
-            on_pressure=pressed,
-            on_dropped=dropped,
-            on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
-        )
+        with supervision.opening(log, lambda: files.calls):
+            ledger = Ledger.open(
+                config.ledger.directory,
+                segment_bytes=config.ledger.segment_bytes,
+                frame_bytes_max=config.daemon.frame_bytes_max,
+                requests_in_flight_max=config.daemon.requests_in_flight_max,
+                files=files,
+                listeners=listeners_of(accounts, tally),
+                window_of=windows_of(accounts),
+                retention_days=config.ledger.retention_days,
+                on_pressure=pressed,
+                on_dropped=dropped,
+                on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
+            )
     except OSError as error:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
@@ -114,17 +125,17 @@ def _serve(config: Config, log: Log) -> int:
         told_mismatches(log, compared.mismatches, now="nothing is served")
         return os.EX_SOFTWARE
     try:
-        bound = Bound(config.daemon.socket, config.daemon.socket_mode)
+        served = listening(config.daemon, passed, log)
     except SocketUnavailable:
         trio.run(_close, ledger)
         raise
-    daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log)
+    daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log, supervision)
     gc.freeze()  # what was imported stays; there is no use in looking through it again and again
     gc.set_threshold(_COLLECT_AFTER_ALLOCATIONS)  # requests leave few cycles, and each look costs their time
     try:
-        return trio.run(daemon.run, bound)
+        return trio.run(daemon.run, served)
     finally:
-        bound.remove()
+        served.remove()
 
 
 async def _close(ledger: Ledger) -> None:

@@ -41,6 +41,10 @@ class LedgerFace(Protocol):
 
     async def wait_poisoned(self) -> None: ...
 
+    async def answers(self) -> None:
+        """Returns once whoever writes records has shown that they still can. Raises LedgerUnavailable."""
+        ...
+
     @property
     def pressure(self) -> str | None:
         """Why begins are refused for now (no spare segment can be made); None when there is none."""

@@ -165,12 +165,7 @@ class Ledger:
             self._directory,
             self._index,
             Retaining(
-                self._files,
-                self._directory,
-                opening,
-                terms.retention_days,
-                terms.clock_unix_ms,
-                terms.on_dropped,
+                self._files, self._directory, opening, terms.retention_days, terms.clock_unix_ms, terms.on_dropped
             ),
             makes_seals=terms.makes_seals,
             end=lambda: self._landed,
@@ -281,6 +276,9 @@ class Ledger:
 
     async def wait_poisoned(self) -> None:
         await self._writer.wait_poisoned()
+
+    async def answers(self) -> None:
+        await self._writer.answers()
 
     def statistics(self) -> Statistics:
         return Statistics(

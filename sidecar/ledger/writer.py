@@ -102,6 +102,7 @@ class Writer:
         self._asleep: trio.lowlevel.Task | None = None
         self.poisoned: str | None = None
         self._poison = trio.Event()
+        self._answered: trio.Event | None = None  # somebody waits for the thread's next sign of life
         self.batches = 0
         self.records = 0
         self.written_bytes = 0
@@ -184,6 +185,26 @@ class Writer:
     async def wait_poisoned(self) -> None:
         await self._poison.wait()
 
+    async def answers(self) -> None:
+        """Returns when the batch under way has landed; where there is none, when the thread has synced the segment.
+
+        Either has gone through the thread, and through a sync of the file that is written. The sync writes nothing,
+        so what is on record stays as it is; one that fails poisons like any other. Raises LedgerUnavailable.
+        """
+        if self.poisoned is None:
+            answered = self._answered = trio.Event() if self._answered is None else self._answered
+            if not self._under_way:
+                self._under_way = True
+                self._thread.hand_over([])
+            await answered.wait()
+        if self.poisoned is not None:
+            raise LedgerUnavailable(self.poisoned)
+
+    def _has_answered(self) -> None:
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None
+
     def stop(self) -> None:
         """The thread ends when the batch under way has landed; what has only gathered is not written."""
         self._releasing.cancel()
@@ -198,8 +219,16 @@ class Writer:
         assert self._slot is not None
         return self._slot
 
+    def _synced(self) -> None:
+        """The thread has done a job in which nothing was to be written."""
+        self._under_way = False
+        self._has_answered()
+        if self._gathered:
+            self._release_soon()
+
     def _landed(self, appends: list[Append], landed: Batch) -> None:
         self._under_way = False
+        self._has_answered()
         slot, offset = landed.slot, landed.offset
         self.batches += 1
         self.records += len(appends)
@@ -214,6 +243,7 @@ class Writer:
     def _failed(self, appends: list[Append], why: str) -> None:
         self.poisoned = why
         self._poison.set()
+        self._has_answered()
         waiting = [*appends, *self._gathered]
         self._gathered.clear()
         self._gathered_bytes = 0
@@ -242,11 +272,15 @@ class Writer:
         return Place(append.slot.number, batch.offset + BATCH_HEADER_BYTES, len(append.framed))
 
     def _commit(self, appends: list[Append]) -> Told:
+        slot = appends[0].slot if appends else self.slot
         try:
+            if not appends:
+                self._files.sync(slot.descriptor)
+                return self._synced
             batch = self._write(appends)
         except Exception as error:
             cause = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__} {error}"
-            why = f"writing {segment_path(self._directory, appends[0].slot.number).name} failed: {cause}"
+            why = f"writing {segment_path(self._directory, slot.number).name} failed: {cause}"
             return partial(self._failed, appends, why)
         return partial(self._landed, appends, batch)
 

@@ -3,16 +3,20 @@
     run
     +-- ledger.running()          the commit thread and who releases batches to it, the spare preparer
         +-- requests              connectors that are waited for, replays that are read back; they end by themselves
-            +-- connections       the accept loop, what arrives, a reader for each connection, writers for what is slow
+            +-- connections       the accept loop, what arrives, a reader for each connection, writers for what is slow,
+            |                     the watchdog's questions to the ledger
             +-- the first end     a drain or a poisoned ledger, whichever comes first
     +-- connectors                those with tasks of their own: a task for each child process
     +-- signals                   counted from first to last, so that none of them ends the process by itself
+    +-- supervision               what the service manager is told: status, and while we stop that it takes time
     +-- the end of the turn       sends the answers, asks connectors and writes the log lines of one turn together
 
 An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
 `drain_seconds_max`, a second signal shortens it, the rest is cancelled and
 recorded; exit 0, or 70 where it began because the accounts were found to
-contradict the ledger. A poisoned ledger: running calls are dropped, what is durable
+contradict the ledger. Then no connection is taken any more, what was sent until
+then is answered, and what waits in the queue of a socket that was handed over
+is left to whoever serves it next. A poisoned ledger: running calls are dropped, what is durable
 is answered for at most ten seconds, exit 74. A ledger that doesn't answer past
 the drain: the process ends with 74, since its thread can't be waited for.
 Source: CONTRACT sections 4 and 6.
@@ -25,7 +29,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 import trio
@@ -39,24 +42,30 @@ from sidecar.ops.version import version_of_sidecar
 from sidecar.rules.reservations import Limits, Reservations
 from sidecar.rules.windows import Account
 from sidecar.service.accept_lines import accept_faults_in
+from sidecar.service.accepting import Accepting
 from sidecar.service.arrivals import Arrivals
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
-from sidecar.service.listener import Bound, Doorkeeper
+from sidecar.service.listener import Doorkeeper
+from sidecar.service.listening import Listening
 from sidecar.service.operators import Operators
 from sidecar.service.peer import Standing
 from sidecar.service.services import Services
 from sidecar.service.status import Status
+from sidecar.service.status_line import status_line
 from sidecar.service.stream import SocketStream
+from sidecar.service.supervision import Supervision
 from sidecar.service.tasks import Tasks
-from sidecar.service.turn import EndOfTurn
+from sidecar.service.turn import Act, EndOfTurn
 
 DISK_ERROR: Final = os.EX_IOERR
 _POISONED_SECONDS_MAX: Final = 9.5  # CONTRACT section 4: ten, with the way out
 _LEDGER_SECONDS_MAX: Final = 10.0  # how long past the drain the ledger may take to answer
 _FLUSH_SECONDS_MAX: Final = 2.0  # how long the last answers may take to be read
+_POISONED_FLUSH_SECONDS_MAX: Final = 0.25
+_AFTER_DRAIN_SECONDS_MAX: Final = 2 * (_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX)  # the last requests, and the closing
 
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -109,6 +118,7 @@ class Daemon:
         ledger: LedgerFace,
         reservations: Reservations,
         log: Log,
+        supervision: Supervision | None = None,
         *,
         clock_unix_ms: Callable[[], int] = unix_ms,
         die: Callable[[int], None] = os._exit,
@@ -118,10 +128,9 @@ class Daemon:
         self._ledger = ledger
         self._log = log
         self._die = die
+        self._supervision = supervision or Supervision()
         self._turn = EndOfTurn()
-        self._exchange = Exchange(
-            config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._turn.later
-        )
+        self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._later)
         self._reservations = reservations
         self._clock_unix_ms = clock_unix_ms
         self._server = f"sidecar {version_of_sidecar()}"
@@ -136,21 +145,22 @@ class Daemon:
         log.gather(self._turn.soon)
         self._told_poisoned = False
 
-    async def run(self, bound: Bound) -> int:
+    async def run(self, listening: Listening) -> int:
         """From the first accept to the exit code. The ledger is closed when this returns."""
         with _heard_stop_signals() as signals, accept_faults_in(self._log, self._clock_unix_ms):
             async with trio.open_nursery() as whole:
                 whole.start_soon(self._count_signals, signals)
                 whole.start_soon(self._turn.serve)
+                whole.start_soon(self._supervision.serve, self._status_line)
                 for connector in self._connectors.values():
                     if isinstance(connector, Serving):
                         await whole.start(connector.serve, self._log)
-                code = await self._run(bound)
+                code = await self._run(listening)
                 whole.cancel_scope.cancel()
         self._log.info("stopped", exit_code=code)
         return code
 
-    async def _run(self, bound: Bound) -> int:
+    async def _run(self, listening: Listening) -> int:
         last_patience = threading.Timer(_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX, self._die_of_silence)
         last_patience.daemon = True
         try:
@@ -158,7 +168,7 @@ class Daemon:
                 self._requests = Tasks(requests, self._wake)
                 self._replays = Tasks(requests, self._wake)
                 try:
-                    code = await self._serve_until_an_end(bound, last_patience)
+                    code = await self._serve_until_an_end(listening, last_patience)
                 finally:
                     self._requests.end()
                     self._replays.end()
@@ -172,7 +182,7 @@ class Daemon:
             self._tell_poisoned(f"exit with {DISK_ERROR}")
         return DISK_ERROR
 
-    async def _serve_until_an_end(self, bound: Bound, last_patience: threading.Timer) -> int:
+    async def _serve_until_an_end(self, listening: Listening, last_patience: threading.Timer) -> int:
         self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
         status = Status(
             self._config,
@@ -183,14 +193,16 @@ class Daemon:
             connections=lambda: self._doorkeeper.connections,
             draining=lambda: self._exchange.draining,
         )
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.socket))
         with Arrivals() as self._arrivals:
             async with trio.open_nursery() as connections:
                 self._writers = Tasks(connections, self._wake)
                 self._services = self._services_with(status)
+                self._accepting = Accepting(listening, self._doorkeeper, connections)
                 connections.start_soon(self._arrivals.serve)
-                connections.start_soon(partial(trio.serve_listeners, self._doorkeeper.welcome, [listener]))
-                self._log.info("ready", socket=str(self._config.daemon.socket), pid=os.getpid())
+                connections.start_soon(self._supervision.watch, self._ledger.answers)
+                await connections.start(self._accepting.serve)
+                self._log.info("ready", socket=listening.where, activated=listening.activated, pid=os.getpid())
+                self._supervision.ready()
                 code = await self._first_end()
                 # From here on only the disk can make us wait, in threads that can't be cancelled.
                 last_patience.start()
@@ -223,9 +235,10 @@ class Daemon:
             self._changed.unpark_all()
 
     async def _serve(self, stream: trio.SocketStream, standing: Standing) -> None:
-        connection = Connection(SocketStream.taken_from(stream, self._arrivals), standing, self._services)
+        taken = SocketStream.taken_from(stream, self._arrivals)
         try:
-            await connection.serve()
+            with self._accepting.hearing(taken):
+                await Connection(taken, standing, self._services).serve()
         finally:
             self._wake()
 
@@ -248,9 +261,9 @@ class Daemon:
         await self._listeners_of_stop.wait()
         self._log.info("draining", running=self._exchange.running, seconds_max=self._config.daemon.drain_seconds_max)
         self._exchange.draining = True
+        self._supervision.stopping(self._config.daemon.drain_seconds_max + _AFTER_DRAIN_SECONDS_MAX)
         await self._finish_requests()
-        with trio.move_on_after(_FLUSH_SECONDS_MAX):
-            await self._flush()
+        await self._hear_out(_FLUSH_SECONDS_MAX)
         return self._end_code
 
     def _stop_for_mismatch(self) -> None:
@@ -258,6 +271,13 @@ class Daemon:
         self._end_code = os.EX_SOFTWARE
         self._exchange.draining = True
         self._listeners_of_stop.set()
+
+    async def _hear_out(self, seconds_max: float) -> None:
+        """No connection is taken any more, and those that are open end behind the answers to what they have sent."""
+        await self._accepting.end()
+        with trio.move_on_after(seconds_max):
+            await self._flush()
+            await self._until(lambda: self._doorkeeper.connections == 0)
 
     async def _flush(self) -> None:
         """Returns when every answer has left: none is read back, put off or being written."""
@@ -292,10 +312,12 @@ class Daemon:
             f"no request is admitted, running ones are dropped, replays go on for {_POISONED_SECONDS_MAX:g} s at most;"
             f" then exit with {DISK_ERROR}"
         )
+        self._supervision.stopping(_POISONED_SECONDS_MAX + _AFTER_DRAIN_SECONDS_MAX)
         self._exchange.stop("the ledger failed")
         self._operators.stop("the ledger failed")
         with trio.move_on_after(_POISONED_SECONDS_MAX):
             await self._until(lambda: self._exchange.running == 0 and self._doorkeeper.connections == 0)
+        await self._hear_out(_POISONED_FLUSH_SECONDS_MAX)
         return DISK_ERROR
 
     def _tell_poisoned(self, now: str) -> None:
@@ -306,6 +328,21 @@ class Daemon:
     def _wake(self) -> None:
         if self._changed:
             self._changed.unpark_all()
+        self._supervision.changed()
+
+    def _later(self, act: Act) -> None:
+        """A request goes to its connector now."""
+        self._turn.later(act)
+        self._supervision.changed()
+
+    def _status_line(self) -> str:
+        return status_line(
+            self._config.callers,
+            self._reservations,
+            self._ledger,
+            self._clock_unix_ms(),
+            draining=self._exchange.draining,
+        )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -77,8 +77,11 @@ def _somebody_listens(path: Path) -> bool:
 class Bound:
     """The bound socket and the file it stands for, so that only our own file is removed at the end."""
 
+    activated = False
+
     def __init__(self, path: Path, mode: int) -> None:
         self.socket = bind(path, mode)
+        self.where = str(path)
         self._path = path
         self._file = os.lstat(path)
 

@@ -147,6 +147,11 @@ class SocketStream:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def hear_no_more(self) -> None:
+        """Nothing more can be sent to us; what was sent before can still be read, and behind it the end of file."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()
         try:

@@ -123,7 +123,13 @@ class Process:
 preloaded: list[Preloaded] = []
 
 
-def spawn(folder: Path, *, wrapper: Sequence[str] = (), environ: dict[str, str] | None = None) -> Process:
+def spawn(
+    folder: Path,
+    *,
+    wrapper: Sequence[str] = (),
+    environ: dict[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Process:
     """A daemon on the configuration in this folder; not waited for."""
     log = folder / "log"
     log.write_bytes(b"")
@@ -131,7 +137,7 @@ def spawn(folder: Path, *, wrapper: Sequence[str] = (), environ: dict[str, str] 
         return Process(folder, preloaded[-1].serve(folder / "sidecar.toml", log), log)
     command = [*wrapper, sys.executable, "-m", "sidecar", "serve", "--config", str(folder / "sidecar.toml")]
     with log.open("wb") as sink:
-        process = subprocess.Popen(command, stderr=sink, env={**os.environ, **(environ or {})})
+        process = subprocess.Popen(command, stderr=sink, env={**os.environ, **(environ or {})}, pass_fds=pass_fds)
     return Process(folder, process, log)
 
 

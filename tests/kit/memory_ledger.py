@@ -45,6 +45,11 @@ class MemoryLedger:
     async def wait_poisoned(self) -> None:
         await self._poison.wait()
 
+    async def answers(self) -> None:
+        await trio.sleep(self.delay_seconds)
+        if self.poisoned:
+            raise LedgerUnavailable(self.poisoned)
+
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         if self.fail_find_with is not None:
             raise self.fail_find_with

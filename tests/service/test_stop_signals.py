@@ -34,7 +34,7 @@ STOPPED = (
 )
 OPEN = ("sidecar.ledger.ledger", "Ledger", "open")
 SEGMENT = ("sidecar.ledger.ledger", "Ledger", "_begin_segment")
-BIND = ("sidecar.cli.serve", "", "Bound")
+BIND = ("sidecar.service.listening", "", "Bound")
 LOOP = ("trio", "", "run")
 RECEIVER = ("trio", "", "open_signal_receiver")
 READY = ("trio", "", "serve_listeners")
