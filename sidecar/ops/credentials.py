@@ -18,6 +18,7 @@ from sidecar.contract.ids import is_id
 _NAME_CHARACTERS_MAX: Final = 64
 _KEYS_BEGIN: Final = ("sk-", "sk_", "AIza", "gsk_", "xai-")  # of keys that are often pasted
 _CREDENTIAL_BYTES_MAX: Final = 65_536
+_FOLDER_ID: Final = "sidecar"  # of our unit's LoadCredential=, which systemd puts before each file's name with a _
 
 
 class CredentialFault(Exception):
@@ -61,7 +62,13 @@ def load(*, name: str | None, file: Path | None, env: str | None, environ: Mappi
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
         raise CredentialFault(f"{name}: $CREDENTIALS_DIRECTORY is not set, so there is no credential of this name")
-    return _checked(name, _read(Path(directory) / name, check_mode=False))
+    return _checked(name, _read(_of_the_service(Path(directory), name), check_mode=False))
+
+
+def _of_the_service(directory: Path, name: str) -> Path:
+    """The credential of this name, or the file of this name in the folder that our unit loads as a whole."""
+    alone, of_the_folder = directory / name, directory / f"{_FOLDER_ID}_{name}"
+    return of_the_folder if of_the_folder.exists() and not alone.exists() else alone
 
 
 def _is_rather_a_key(name: str) -> bool:
