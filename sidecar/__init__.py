@@ -7,7 +7,7 @@ reads these lines and fails on anything else.
     contract    what crosses the wire or lands on disk: frozen values, the strict MessagePack profile, canonical bytes
     rules       what is allowed: framing, admission, pricing, spend windows; pure, `now` is an argument
     client      for callers: async (anyio: Trio and asyncio) and blocking, over one pure session; needs no daemon's room
-    ops         log lines, credentials, the wall clock, the installed version
+    ops         log lines, credentials, the clock, the installed version, a service manager's notices and sockets
     config      TOML text to a checked Config, or every complaint at once
     ledger      segment format, the file calls, the one writer with group commit, recovery, seals, retention
     audit       a second reading of a ledger, which shares no code with the writer; sums made again

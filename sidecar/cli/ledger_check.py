@@ -32,7 +32,7 @@ def check(socket: Path, *, as_json: bool) -> int:
                 line_out(line)
         return os.EX_DATAERR if checked.mismatches else os.EX_OK
 
-    return operator_call.asked("check", socket, asked, OperatorChecked, tell, seconds_max=None, as_json=as_json)
+    return operator_call.asked("ledger check", socket, asked, OperatorChecked, tell, seconds_max=None, as_json=as_json)
 
 
 def _document(checked: OperatorChecked) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def resolve_through(socket: Path, verdict: OperatorResolve) -> int:
         line_out(_settled(verdict, resolved.charge_micro_usd))
         return os.EX_OK
 
-    return operator_call.asked("resolve", socket, verdict, OperatorResolved, tell, seconds_max=_ANSWER_SECONDS_MAX)
+    return operator_call.asked(
+        "ledger resolve", socket, verdict, OperatorResolved, tell, seconds_max=_ANSWER_SECONDS_MAX
+    )
 
 
 def resolve(directory: Path, verdict: OperatorResolve) -> int:

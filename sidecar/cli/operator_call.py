@@ -16,10 +16,16 @@ from sidecar.cli.exits import COMMAND_FAULTS, TRANSPORT_ERRORS
 from sidecar.cli.output import fault_out
 from sidecar.cli.stops import Stopped, Stops
 from sidecar.contract import canonical
-from sidecar.contract.operator_frames import OperatorChecked, OperatorFrame, OperatorResolve, OperatorResolved
+from sidecar.contract.operator_frames import (
+    OperatorChecked,
+    OperatorFrame,
+    OperatorReloaded,
+    OperatorResolve,
+    OperatorResolved,
+)
 from sidecar.contract.values import TransportError
 
-_Answer = TypeVar("_Answer", OperatorResolved, OperatorChecked)
+_Answer = TypeVar("_Answer", OperatorResolved, OperatorChecked, OperatorReloaded)
 
 EXIT_CODES: Final = {
     os.EX_USAGE: "wrong command line",
@@ -43,7 +49,7 @@ def asked(
     as_json: bool = False,
 ) -> int:
     """Asks, and tells the answer; what else comes of it is said on stderr, or as JSON. Returns the exit code."""
-    fault = partial(fault_out, f"sidecar ledger {command}", as_json=as_json)
+    fault = partial(fault_out, f"sidecar {command}", as_json=as_json)
     with Stops() as stops:
         try:
             with stops.raising():

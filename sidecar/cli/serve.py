@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -14,9 +14,8 @@ import trio
 from sidecar.cli.descriptors import open_missing_streams, raise_descriptor_limit
 from sidecar.cli.ledger_reading import instant
 from sidecar.cli.output import say
-from sidecar.cli.setup import add_config_argument, build_connectors, load_config
+from sidecar.cli.setup import add_config_argument, load
 from sidecar.config.keys import ConfigFaults
-from sidecar.config.values import Config
 from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.counted_files import CountedFiles
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
@@ -26,12 +25,15 @@ from sidecar.ops.activation import ActivationFault, Passed, take_passed
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Form, Log
 from sidecar.ops.notify import take_notifier, take_watchdog_seconds
+from sidecar.ops.stray import forbid_dumps, take_strays, tell_bug
 from sidecar.rules.conservation import Tally
 from sidecar.service.accounts import listeners_of, windows_of
 from sidecar.service.conservation_lines import told_mismatches
-from sidecar.service.daemon import Daemon, hold_stop_signals, make_accounts, make_reservations
+from sidecar.service.daemon import Daemon
+from sidecar.service.limits import make_accounts, make_reservations
 from sidecar.service.listener import SocketUnavailable
 from sidecar.service.listening import listening
+from sidecar.service.signals import hold_signals
 from sidecar.service.supervision import Supervision
 
 _LEDGER_DAMAGED = os.EX_DATAERR
@@ -52,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
 def serve(config_path: Path, log_form: Form | None) -> int:
     open_missing_streams()
     log = Log(form=log_form)
+    take_strays(log)
+    forbid_dumps(log)
     try:
         passed = take_passed(log)
-        supervision = Supervision(take_notifier(), take_watchdog_seconds())
-        config = load_config(config_path)
-        return _serve(config, log, supervision, passed)
+        return _serve(config_path, log, Supervision(take_notifier(), take_watchdog_seconds()), passed)
     except ConfigFaults as faults:
         for complaint in faults.complaints:
             say(f"{config_path}: {complaint}")
@@ -73,13 +75,13 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return os.EX_CANTCREAT
     except Exception as bug:
         # A broken invariant stops the daemon: nothing more is written, and the next open finds no clean exit.
-        log.error("internal", bug=type(bug).__name__)
-        log.plain("".join(traceback.format_exception(bug)))
+        tell_bug(log, bug)
         return os.EX_SOFTWARE
 
 
-def _serve(config: Config, log: Log, supervision: Supervision, passed: Sequence[Passed]) -> int:
-    connectors = build_connectors(config)
+def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequence[Passed]) -> int:
+    loaded = load(config_path, {})
+    config = loaded.config
     accounts = make_accounts(config)
     tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
 
@@ -99,7 +101,7 @@ def _serve(config: Config, log: Log, supervision: Supervision, passed: Sequence[
         )
 
     raise_descriptor_limit(config, log)
-    hold_stop_signals()
+    hold_signals()
     files = CountedFiles()
     try:
         with supervision.opening(log, lambda: files.calls):
@@ -129,7 +131,17 @@ def _serve(config: Config, log: Log, supervision: Supervision, passed: Sequence[
     except SocketUnavailable:
         trio.run(_close, ledger)
         raise
-    daemon = Daemon(config, connectors, ledger, make_reservations(config, accounts), log, supervision)
+    daemon = Daemon(
+        config,
+        {name: built.connector for name, built in loaded.built.items()},
+        ledger,
+        make_reservations(config, accounts),
+        log,
+        supervision,
+        built=loaded.built,
+        load=partial(load, config_path),
+        on_config=lambda config: raise_descriptor_limit(config, log),
+    )
     gc.freeze()  # what was imported stays; there is no use in looking through it again and again
     gc.set_threshold(_COLLECT_AFTER_ALLOCATIONS)  # requests leave few cycles, and each look costs their time
     try:

@@ -9,11 +9,10 @@ from pathlib import Path
 from sidecar.config.keys import Complaint, ConfigFaults
 from sidecar.config.reading import read_config
 from sidecar.config.values import Config
-from sidecar.config.values import Connector as ConnectorConfig
-from sidecar.connectors.kinds import KINDS, config_keys
+from sidecar.connectors.building import Built, build_all
+from sidecar.connectors.kinds import config_keys
 from sidecar.connectors.promise import Connector
-from sidecar.ops import credentials
-from sidecar.ops.credentials import CredentialFault, Secret
+from sidecar.service.reloading import Loaded
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
@@ -32,32 +31,15 @@ def load_config(path: Path) -> Config:
     return read_config(source, path.parent, config_keys())
 
 
-def build_connectors(config: Config) -> Mapping[str, Connector]:
-    """Every connector that can be asked for, with its credential; one that only stands behind another is part of that.
+def load(path: Path, built: Mapping[str, Built]) -> Loaded:
+    """The configuration in this file, and its connectors; those that were built before and stay the same are kept.
 
-    Raises ConfigFaults with everything that is wrong in any of them.
+    Raises ConfigFaults with whatever is wrong in any of it.
     """
-    built: dict[str, Connector] = {}
-    complaints: list[Complaint] = []
-    only_wrapped = config.only_wrapped
-    for name, wanted in config.connectors.items():
-        if name in only_wrapped:
-            continue
-        kind = KINDS[wanted.kind]
-        owner = kind.credential_of(wanted)
-        try:
-            built[name] = kind.build(wanted, _secret(owner) if owner else None)
-        except CredentialFault as fault:
-            complaints.append(Complaint(f'connector "{owner.name if owner else name}".credential', str(fault)))
-        except ConfigFaults as faults:
-            complaints += [
-                Complaint(f'connector "{name}".{one.path}', one.what, one.line, one.hint) for one in faults.complaints
-            ]
-    if complaints:
-        raise ConfigFaults(complaints)
-    return built
+    config = load_config(path)
+    return Loaded(config, build_all(config, built))
 
 
-def _secret(connector: ConnectorConfig) -> Secret | None:
-    wanted = connector.credential
-    return None if wanted is None else credentials.load(name=wanted.name, file=wanted.file, env=wanted.env)
+def build_connectors(config: Config) -> Mapping[str, Connector]:
+    """Every connector that can be asked for, by name. Raises ConfigFaults with what is wrong in any of them."""
+    return {name: built.connector for name, built in build_all(config, {}).items()}

@@ -193,9 +193,13 @@ class BlockingLink:
 
     def _write(self, connection: socket.socket) -> None:
         """Writes what the kernel takes. That the daemon has closed, and what it said before, is for the reader."""
-        with suppress(OSError):
+        try:
             while self._unsent or self._more():
                 self._unsent = self._unsent[connection.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = memoryview(b"")  # nobody will take it: a daemon that stops hears no more, and still answers
 
     def _more(self) -> bool:
         self._unsent = memoryview(self._session.outgoing())

@@ -18,6 +18,8 @@ class Kind(Struct, frozen=True):
     `warnings` says what of a sound configuration is hardly meant: keys, and why. `credential_of` is the table whose
     credential it is built with, None for none. `build_unasked` makes one that only ever lowers, so it wants neither a
     credential nor whoever it would ask to be there; where it is None, `build` without a secret makes such a one.
+    `stays` says whether one that was made of this very table and credential is still what `build` would make now: it
+    is not where files that it has read may have changed. It may raise what `build` may.
     """
 
     config: KindKeys
@@ -25,3 +27,4 @@ class Kind(Struct, frozen=True):
     warnings: Callable[[ConnectorConfig], Iterable[Fault]] = lambda config: ()
     credential_of: Callable[[ConnectorConfig], ConnectorConfig | None] = lambda config: config
     build_unasked: Callable[[ConnectorConfig], Connector] | None = None
+    stays: Callable[[Connector, ConnectorConfig], bool] = lambda built, config: True

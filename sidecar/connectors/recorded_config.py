@@ -48,6 +48,7 @@ def kind(kinds: Mapping[str, Kind]) -> Kind:
         lambda config, secret: _build(config, secret, kinds),
         lambda config: _warnings(config, kinds),
         credential_of=_credential_of,
+        stays=lambda built, config: False,  # recordings may have come, and it is quickly made
     )
 
 

@@ -129,6 +129,10 @@ class Scripted:
             await trio.sleep_forever()
         self._end(rule, lowered, answer, said=said, cut=cut)
 
+    def says_the_same(self, other: Scripted) -> bool:
+        """Whether both answer by the same rules; one that looks at its script again does anyway."""
+        return self._script is not None or self._rules == other._rules
+
     async def aclose(self) -> None:
         """Nothing is kept open."""
 

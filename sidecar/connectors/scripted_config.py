@@ -54,4 +54,12 @@ def _in_script(script: Path, fault: Complaint) -> Complaint:
     return structs.replace(fault, path=f"script: {place}: {fault.path}", line=None)
 
 
-KIND: Final = Kind(KindKeys(_keys, faults=_faults), _build)
+def _stays(built: Connector, config: ConnectorConfig) -> bool:
+    """While its script says the same: so its rules go on counting."""
+    again = _build(config, None)
+    assert isinstance(built, Scripted)
+    assert isinstance(again, Scripted)
+    return built.says_the_same(again)
+
+
+KIND: Final = Kind(KindKeys(_keys, faults=_faults), _build, stays=_stays)

@@ -15,6 +15,7 @@ Source: CONTRACT sections 1 and 2, ECOSYSTEM section 0.
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import Final
 
@@ -98,6 +99,8 @@ class _RequestIds(Struct):
     request_id: Raw = Raw()
 
 
+_UNKNOWN_FIELD: Final = re.compile(r"unknown field `(.*?)`(?=$| - at `)", re.DOTALL)
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _invocations = msgspec.msgpack.Decoder(TransportInvocation)
 _requests = msgspec.msgpack.Decoder(_Request)
 _dispatches = msgspec.msgpack.Decoder(_Dispatch)
@@ -188,7 +191,13 @@ def _broken(strict_bytes: bytes | Raw, frame_bytes: int, complaint: str) -> Brok
             "malformed_frame",
             "an invocation whose caller_runtime_id or request.request_id is no id (1 to 256 bytes of 0x21 to 0x7e)",
         )
-    return BrokenInvocation(caller, request_id, frame_bytes, complaint)
+    return BrokenInvocation(caller, request_id, frame_bytes, _UNKNOWN_FIELD.sub(_without_words, complaint))
+
+
+def _without_words(unknown: re.Match[str]) -> str:
+    """What is complained of may be logged: a name that was meant as one stays, anything else could be content."""
+    name = unknown[1]
+    return unknown[0] if _NAME.fullmatch(name) else f"unknown field of {len(name)} characters"
 
 
 def _string(encoded: Raw) -> str | None:

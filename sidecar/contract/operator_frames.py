@@ -21,6 +21,8 @@ OPERATOR_RESOLVE: Literal["gamecult.model.operator_resolve.v1"] = "gamecult.mode
 OPERATOR_RESOLVED: Literal["gamecult.model.operator_resolved.v1"] = "gamecult.model.operator_resolved.v1"
 OPERATOR_CHECK: Literal["gamecult.model.operator_check.v1"] = "gamecult.model.operator_check.v1"
 OPERATOR_CHECKED: Literal["gamecult.model.operator_checked.v1"] = "gamecult.model.operator_checked.v1"
+OPERATOR_RELOAD: Literal["gamecult.model.operator_reload.v1"] = "gamecult.model.operator_reload.v1"
+OPERATOR_RELOADED: Literal["gamecult.model.operator_reloaded.v1"] = "gamecult.model.operator_reloaded.v1"
 
 WHO_CHARACTERS_MAX: Final = 128
 WHY_CHARACTERS_MAX: Final = 768  # with who and charge it fits the longest message that an outcome has
@@ -86,11 +88,31 @@ class OperatorChecked(Value, frozen=True, kw_only=True):
     windows: U64
 
 
-OperatorFrame = OperatorResolve | OperatorCheck
+class OperatorReload(Value, frozen=True):
+    """Read the configuration again, and put it in force if all of it is right."""
+
+    schema_id: Literal["gamecult.model.operator_reload.v1"]
+
+
+class OperatorReloaded(Value, frozen=True, kw_only=True):
+    """Either all of the new configuration is in force, and what that changed, or none, and everything against it.
+
+    `changes`, `complaints` and `warnings` are lines for a person.
+    """
+
+    changes: tuple[str, ...]
+    complaints: tuple[str, ...]
+    reloaded: bool
+    schema_id: Literal["gamecult.model.operator_reloaded.v1"]
+    warnings: tuple[str, ...]
+
+
+OperatorFrame = OperatorResolve | OperatorCheck | OperatorReload
 
 _decoders: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
     OPERATOR_RESOLVE: msgspec.msgpack.Decoder(OperatorResolve),
     OPERATOR_CHECK: msgspec.msgpack.Decoder(OperatorCheck),
+    OPERATOR_RELOAD: msgspec.msgpack.Decoder(OperatorReload),
 }
 
 

@@ -62,6 +62,18 @@ class LedgerFace(Protocol):
         """The begin of a request that an earlier run left open and that nothing has settled since."""
         ...
 
+    def left_open_by(self, caller_runtime_id: str) -> int:
+        """How many requests of this caller an earlier run left open that nothing has settled since."""
+        ...
+
+    def knows_caller(self, caller_runtime_id: str) -> bool:
+        """Whether any record on disk may be of this caller; False only where none is."""
+        ...
+
+    def change_bounds(self, *, requests_in_flight_max: int, retention_days: int) -> None:
+        """From now on so much room is made ahead, and records are kept so long."""
+        ...
+
     def begin(self, record: BeginRecord) -> Landing:
         """Queued at once, durable when it lands."""
         ...

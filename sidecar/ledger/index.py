@@ -99,8 +99,7 @@ class Book:
 
     def _add_up(self) -> None:
         """What was only noted while records landed, which takes the event loop's time."""
-        begun, self._begun = self._begun, []
-        completed, self._completed = self._completed, []
+        begun, completed = self._begun, self._completed
         for admitted_at, expires_at in begun:
             self.admitted_until_unix_ms = max(self.admitted_until_unix_ms, admitted_at)
             self.expires_until_unix_ms = max(self.expires_until_unix_ms, expires_at)
@@ -111,6 +110,11 @@ class Book:
             self.charged_micro_usd += charge
         self.begins += len(begun)
         self.completions += len(completed)
+        self._begun, self._completed = [], []  # last: at every moment a charge stands in one of the two at least
+
+    def knows_caller(self, caller: str) -> bool:
+        """Whether a request of this caller has ended here. Callable while another thread adds up."""
+        return caller in {charged for charged, _, _ in (*tuple(self._completed), *tuple(self.sums))}
 
     def window(self, caller: str, at_unix_ms: int) -> tuple[str, int, int]:
         """What a charge of a request admitted then is summed under."""
@@ -208,6 +212,12 @@ class Index:
         if key in self.open or key in self.book.recorded:
             return True
         return bool(self.waiting) and any(key in book.recorded or key in book.placed for book in self.waiting)
+
+    def knows_caller(self, caller: str) -> bool:
+        """Whether anything was charged to this caller that is on record, or is being charged in this run."""
+        if any(row.caller == caller for seal in self.sealed for row in seal.document.sums):
+            return True
+        return any(book.knows_caller(caller) for book in (*self.waiting, self.book))
 
     def _found_behind(self, key: bytes) -> Recorded | None:
         recorded = self.open.get(key)

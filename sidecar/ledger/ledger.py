@@ -37,6 +37,8 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.index import Book, WindowOf, key_of
 from sidecar.ledger.keeping import Keeping
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.left_open import LeftOpen
+from sidecar.ledger.letting_go import let_go
 from sidecar.ledger.lock import take_lock
 from sidecar.ledger.opening import Listeners, Opening
 from sidecar.ledger.pressure import Pressure
@@ -73,13 +75,14 @@ class Ledger:
         self._terms = terms
         self._live: set[bytes] = set()
         self._on_the_way: set[bytes] = set()  # requests with a record queued: a second one would be a wrong line
-        self._left_open = {key_of(begin.caller_runtime_id, begin.request_id): begin for begin in found.indeterminate}
+        self._left_open = LeftOpen(found.indeterminate)
         self._keeps_up = False
         self._landed: End  # where the record ends; known to the Trio side alone
         self._writer: Writer
         self._room: Room
         self._spare_maker: SpareMaker
         self._keeping: Keeping
+        self._retaining: Retaining
         self._spares_wanted = spares_wanted(terms.requests_in_flight_max, terms.segment_bytes)
         self.recovery = found
         self._pressure = Pressure(files, directory, lambda: self._room, terms.segment_bytes, terms.on_pressure)
@@ -139,9 +142,8 @@ class Ledger:
             if_it_fails.callback(opening.close)
             found = opening.read()
             set_aside = recovery.set_aside(files, directory, found.tail) if found.tail else None
-            if opening.index.book.number and not found.tail:
-                path = recovery.segment_path(directory, found.end.segment)
-                files.give_back_zeros(path, found.end.offset)  # else each start would keep a whole segment's space
+            if opening.index.book.number and not found.tail:  # else each start would keep a whole segment's space
+                files.give_back_zeros(recovery.segment_path(directory, found.end.segment), found.end.offset)
             ledger = cls(lock, files, opening, opening.summary(set_aside), directory, terms)
             ledger._begin_segment(found.end, opening)
             if_it_fails.pop_all()
@@ -160,13 +162,14 @@ class Ledger:
             raise
         pressure = self._pressure
         self._spare_maker = terms.threads.spares(make, pressure.explain, pressure.spare_made, pressure.spare_failed)
+        self._retaining = Retaining(
+            self._files, self._directory, opening, terms.retention_days, terms.clock_unix_ms, terms.on_dropped
+        )
         self._keeping = Keeping(
             self._files,
             self._directory,
             self._index,
-            Retaining(
-                self._files, self._directory, opening, terms.retention_days, terms.clock_unix_ms, terms.on_dropped
-            ),
+            self._retaining,
             makes_seals=terms.makes_seals,
             end=lambda: self._landed,
             append=self.append,
@@ -241,22 +244,8 @@ class Ledger:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Spares, segments, and last the lock. What fails here loses nothing: all that was acknowledged is synced, the
-        next open removes spares, and how the process ends is for `poisoned` to say."""
         unused = [*self._room.planned_behind(self._writer.slot), *self._room.spares]
-        for spare in unused:
-            with suppress(OSError):
-                self._files.unlink(spare.path)
-        for slot in [self._writer.slot, *unused]:
-            with suppress(OSError):
-                self._files.close(slot.descriptor)
-        for seal in self._index.sealed:
-            with suppress(OSError):
-                seal.close()
-        with suppress(OSError):
-            self._files.let_directory_go()
-        with suppress(OSError):
-            self._files.close(self._lock)
+        let_go(self._files, self._writer.slot, unused, self._index.sealed, self._lock)
 
     @property
     def low_water_unix_ms(self) -> int:
@@ -296,7 +285,20 @@ class Ledger:
         return self._index.find(key_of(caller_runtime_id, request_id))
 
     def indeterminate(self, caller_runtime_id: str, request_id: str) -> BeginRecord | None:
-        return self._left_open.get(key_of(caller_runtime_id, request_id))
+        return self._left_open.find(caller_runtime_id, request_id)
+
+    def left_open_by(self, caller_runtime_id: str) -> int:
+        return self._left_open.by(caller_runtime_id)
+
+    def knows_caller(self, caller_runtime_id: str) -> bool:
+        return self.left_open_by(caller_runtime_id) > 0 or self._index.knows_caller(caller_runtime_id)
+
+    def change_bounds(self, *, requests_in_flight_max: int, retention_days: int) -> None:
+        more = spares_wanted(requests_in_flight_max, self._terms.segment_bytes) - self._spares_wanted
+        if more > 0:  # spares that are there stay
+            self._spares_wanted += more
+            self._spare_maker.want(more)
+        self._retaining.retention_days = retention_days
 
     def begin(self, record: BeginRecord) -> Landing:
         if self.poisoned or self.pressure:
@@ -363,7 +365,7 @@ class Ledger:
         def enter(place: Place) -> None:
             self._on_the_way.discard(key)
             self._index.completed(key, begin.caller_runtime_id, record, place)
-            self._left_open.pop(key, None)
+            self._left_open.settled(key)
 
         return self._append(key, Append(framed, slot, enter))
 

@@ -48,7 +48,7 @@ class Retaining:
         self._directory = directory
         self._index = opening.index
         self._read_back = opening.read_back
-        self._retention_days = retention_days
+        self.retention_days = retention_days
         self._clock_unix_ms = clock_unix_ms
         self._on_dropped = on_dropped
         self.base = opening.base
@@ -65,10 +65,10 @@ class Retaining:
         if self._leftovers:
             until = self.base.segment
             return Work(f"removing segments up to {until}", partial(self._remove, until))
-        if self._retention_days is None:
+        if self.retention_days is None:
             return None
         rows = self._index.rows(behind=self.base.segment)
-        gone = going(rows, now_unix_ms=self._clock_unix_ms(), retention_days=self._retention_days)
+        gone = going(rows, now_unix_ms=self._clock_unix_ms(), retention_days=self.retention_days)
         if gone is None:
             return None
         if gone.low_water_unix_ms > end.low_water_unix_ms:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from hmac import compare_digest
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -36,6 +37,10 @@ class Secret:
 
     def reveal(self) -> str:
         return self._text
+
+    def is_same(self, other: Secret) -> bool:
+        """Whether both are one text, whatever they are called."""
+        return compare_digest(self._text.encode(), other._text.encode())
 
     def __repr__(self) -> str:
         return f"<secret {self._name}>"

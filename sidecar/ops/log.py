@@ -133,11 +133,6 @@ class Log:
         self._lines.append(self._line("error", fact, values))
         self._write()
 
-    def plain(self, text: str) -> None:
-        """Text as it is, a traceback: many lines, and no fact."""
-        self._lines += text.splitlines()
-        self._write()
-
     def _write(self) -> None:
         """Nobody is told where the lines can't be written: there is no other place to say so."""
         if not self._lines:

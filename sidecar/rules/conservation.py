@@ -77,6 +77,10 @@ class Tally:
         if (sums := self._callers.get(caller)) is not None:
             sums.add(admitted_at_unix_ms, settled=charge_micro_usd, opened=-reservation_micro_usd)
 
+    def figures(self, caller: str) -> Figures:
+        """What an account of this caller would hold that had heard of the same records."""
+        return self._callers[caller].figures()
+
     def compared(self, accounts: Mapping[str, Figures]) -> Compared:
         """Both must know the same callers."""
         assert accounts.keys() == self._callers.keys(), "accounts of other callers than those tallied"
@@ -121,6 +125,14 @@ class _Sums:
         oldest_kept = sorted(self._windows)[-_TALLIED]
         self._whole_from = max(self._whole_from, oldest_kept)
         self._windows = {start: sums for start, sums in self._windows.items() if start >= oldest_kept or sums[1]}
+
+    def figures(self) -> Figures:
+        return Figures(
+            window_seconds=self._window_seconds,
+            kept_from_unix_ms=self._whole_from * 1000,
+            spent={start * 1000: settled for start, (settled, _) in self._windows.items() if settled},
+            reserved={start * 1000: opened for start, (_, opened) in self._windows.items() if opened},
+        )
 
     def beside(self, caller: str, figures: Figures) -> Iterator[Mismatch]:
         """Each window of either, with both figures; a settled amount that one of them no longer keeps is 0 in both."""

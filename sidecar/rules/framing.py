@@ -36,7 +36,7 @@ class FrameSplitter:
 
     def __init__(self, frame_bytes_max: int) -> None:
         assert 0 < frame_bytes_max <= FRAME_BYTES_LIMIT
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
         self._wanted: int | None = None  # of the frame that has begun, once its prefix is whole
 
@@ -48,7 +48,7 @@ class FrameSplitter:
         if self._buffer or len(received) <= PREFIX_BYTES:
             return None
         wanted = len(received) - PREFIX_BYTES
-        if wanted > self._frame_bytes_max or _PREFIX.unpack_from(received)[0] != wanted:
+        if wanted > self.frame_bytes_max or _PREFIX.unpack_from(received)[0] != wanted:
             return None
         return received[PREFIX_BYTES:]
 
@@ -86,15 +86,15 @@ class FrameSplitter:
         if len(buffer) < PREFIX_BYTES:
             return None
         length = int(_PREFIX.unpack_from(buffer)[0])
-        if not 0 < length <= self._frame_bytes_max:
+        if not 0 < length <= self.frame_bytes_max:
             fault = FrameTooLarge if length else FrameSize
-            raise fault(f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken")
+            raise fault(f"a frame of {length} bytes; 1 to {self.frame_bytes_max} are taken")
         return length
 
     def _stray(self, first: int) -> str:
         known = {0x16: "this looks like TLS", **dict.fromkeys(b"GHPODCT", "this looks like HTTP")}
         hint = known.get(first, "the first byte of a frame's length is always zero")
-        return f"{hint}; send a 4-byte big-endian length of at most {self._frame_bytes_max} and one MessagePack map"
+        return f"{hint}; send a 4-byte big-endian length of at most {self.frame_bytes_max} and one MessagePack map"
 
 
 def framed(encoded: bytes) -> bytes:

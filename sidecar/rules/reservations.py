@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, structs
 
-from sidecar.rules.windows import Account, Figures
+from sidecar.rules.windows import Account, Changes, Figures
 
 
 class Live(Struct, frozen=True, kw_only=True):
@@ -37,15 +37,19 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Reservations:
-    """The live requests and the accounts they reserve from; never over a limit or a ceiling."""
+    """The live requests and the accounts they reserve from; never over a limit or a ceiling.
 
-    def __init__(self, limits: Limits, accounts: Mapping[str, Account]) -> None:
+    Whoever gave the accounts sees the same ones, also after a `change`.
+    """
+
+    def __init__(self, limits: Limits, accounts: dict[str, Account]) -> None:
         self._limits = limits
         self._accounts = accounts
         self._live: dict[tuple[str, str], Live] = {}
         self._unbegun: dict[tuple[str, str], Live] = {}  # their begin is on its way to the disk
         self._by_caller: Counter[str] = Counter()
         self._by_connector: Counter[str] = Counter()
+        self._noted: dict[str, Changes] = {}  # of callers whose records are being added up anew
 
     def __len__(self) -> int:
         return len(self._live)
@@ -61,8 +65,54 @@ class Reservations:
         """How many requests run at this connector, of all callers."""
         return self._by_connector[connector]
 
+    def at_connector(self, connector: str) -> tuple[Live, ...]:
+        """The requests that run at this connector, of all callers."""
+        return tuple(live for live in self._live.values() if live.connector == connector)
+
+    def is_live(self, live: Live) -> bool:
+        """Whether this very request still runs."""
+        return self._live.get((live.caller, live.request_id)) is live
+
     def account(self, caller: str) -> Account:
         return self._accounts[caller]
+
+    # --- another configuration --------------------------------------------------------------------------------
+
+    def window_seconds(self) -> dict[str, int]:
+        """By caller; also of callers that the configuration named once in this run: they may still owe or return."""
+        return {caller: account.window_seconds for caller, account in self._accounts.items()}
+
+    def note_changes(self, window_seconds: Mapping[str, int]) -> None:
+        """From now on what happens to the money of these callers is noted, by windows of these lengths, until
+        `change` or `forget_changes`. Begins that are on their way to the disk count as what happens."""
+        self._noted = {caller: Changes(seconds) for caller, seconds in window_seconds.items()}
+        for live in self._unbegun.values():
+            self._note(live.caller, live.admitted_at_unix_ms, reserved_micro_usd=live.reservation_micro_usd)
+
+    def noted(self, caller: str, figures: Figures) -> Figures:
+        """These figures, which are of the instant of `note_changes`, as they are now."""
+        return self._noted[caller].added_to(figures)
+
+    def forget_changes(self) -> None:
+        self._noted = {}
+
+    def change(self, limits: Limits, accounts: Mapping[str, Account]) -> None:
+        """Other limits and accounts from now on. Who runs more than is allowed now gets no slot until it runs less.
+
+        The account of a caller that is not in `accounts` stays: what it still runs will be charged to it, and should
+        it come back, it has spent what it has spent.
+        """
+        self._limits = limits
+        self._accounts.update(accounts)
+        self._noted = {}
+
+    def _note(
+        self, caller: str, admitted_at_unix_ms: int, *, reserved_micro_usd: int = 0, spent_micro_usd: int = 0
+    ) -> None:
+        if (noted := self._noted.get(caller)) is not None:
+            noted.add(admitted_at_unix_ms, reserved_micro_usd=reserved_micro_usd, spent_micro_usd=spent_micro_usd)
+
+    # --- rules 12 and 13 --------------------------------------------------------------------------------------
 
     def full(self, caller: str, connector: str) -> str | None:
         """Rule 12: whose slots are all in use, as a sentence; None when there is one for this request."""
@@ -88,12 +138,16 @@ class Reservations:
             f" reserved of {account.ceiling_micro_usd} in the window of {account.window_seconds} s from {start}"
         )
 
+    # --- from reservation to settlement -----------------------------------------------------------------------
+
     def take(self, live: Live) -> None:
         """Slot, id and money are this request's from here on."""
         key = (live.caller, live.request_id)
         assert key not in self._live, "a live id is taken twice"
         assert len(self._live) < self._limits.daemon, "a slot is taken that is not there"
         self._accounts[live.caller].reserve(live.admitted_at_unix_ms, live.reservation_micro_usd)
+        if self._noted:
+            self._note(live.caller, live.admitted_at_unix_ms, reserved_micro_usd=live.reservation_micro_usd)
         self._live[key] = self._unbegun[key] = live
         self._by_caller[live.caller] += 1
         self._by_connector[live.connector] += 1
@@ -108,11 +162,20 @@ class Reservations:
         account = self._accounts[live.caller]
         account.settle(live.admitted_at_unix_ms, live.reservation_micro_usd, charge_micro_usd)
         account.over_runs += charge_micro_usd > live.reservation_micro_usd
+        if self._noted:
+            self._note(
+                live.caller,
+                live.admitted_at_unix_ms,
+                reserved_micro_usd=-live.reservation_micro_usd,
+                spent_micro_usd=charge_micro_usd,
+            )
 
     def release(self, live: Live) -> None:
         """The request never began: slot and money are free."""
         self._leave(live)
         self._accounts[live.caller].release(live.admitted_at_unix_ms, live.reservation_micro_usd)
+        if self._noted:
+            self._note(live.caller, live.admitted_at_unix_ms, reserved_micro_usd=-live.reservation_micro_usd)
 
     def strand(self, live: Live) -> None:
         """The request began and can't be completed: the slot is free, the reservation stays."""
@@ -126,6 +189,13 @@ class Reservations:
         if (account := self._accounts.get(caller)) is not None:
             account.settle(admitted_at_unix_ms, reservation_micro_usd, charge_micro_usd)
             account.left_open -= 1
+        if self._noted:
+            self._note(
+                caller,
+                admitted_at_unix_ms,
+                reserved_micro_usd=-reservation_micro_usd,
+                spent_micro_usd=charge_micro_usd,
+            )
 
     def on_record(self) -> dict[str, Figures]:
         """The accounts of all callers as far as records have landed: without reservations whose begin has not."""

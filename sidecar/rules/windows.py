@@ -37,6 +37,36 @@ def window_start(at_unix_ms: int, window_seconds: int) -> int:
     return at_unix_ms - at_unix_ms % (1000 * window_seconds)
 
 
+class Changes:
+    """What happens to one caller's money from an instant on, by window; added to figures of that instant."""
+
+    def __init__(self, window_seconds: int) -> None:
+        self._window_seconds = window_seconds
+        self._spent: defaultdict[int, int] = defaultdict(int)
+        self._reserved: defaultdict[int, int] = defaultdict(int)
+
+    def add(self, admitted_at_unix_ms: int, *, reserved_micro_usd: int = 0, spent_micro_usd: int = 0) -> None:
+        """Either may be below zero."""
+        start = window_start(admitted_at_unix_ms, self._window_seconds)
+        self._reserved[start] += reserved_micro_usd
+        self._spent[start] += spent_micro_usd
+
+    def added_to(self, figures: Figures) -> Figures:
+        assert figures.window_seconds == self._window_seconds
+        return Figures(
+            window_seconds=figures.window_seconds,
+            kept_from_unix_ms=figures.kept_from_unix_ms,
+            spent=_sums(figures.spent, self._spent),
+            reserved=_sums(figures.reserved, self._reserved),
+        )
+
+
+def _sums(first: Mapping[int, int], second: Mapping[int, int]) -> dict[int, int]:
+    added = {start: first.get(start, 0) + second.get(start, 0) for start in {**first, **second}}
+    assert all(amount >= 0 for amount in added.values()), "more has ended than had begun"
+    return {start: amount for start, amount in added.items() if amount}
+
+
 class Account:
     """The spend of one caller, by window; amounts in micro-USD."""
 
@@ -50,6 +80,15 @@ class Account:
         self.kept_from_unix_ms = 0  # windows before it may have been forgotten
         self.left_open = 0  # requests of any window of which nobody knows how they ended
         self.over_runs = 0  # charges above their reservation, since the daemon has started
+
+    @classmethod
+    def of(cls, figures: Figures, ceiling_micro_usd: int) -> Account:
+        """The account that these figures are of."""
+        account = cls(figures.window_seconds, ceiling_micro_usd)
+        account.kept_from_unix_ms = figures.kept_from_unix_ms
+        account._spent.update(figures.spent)
+        account._reserved.update(figures.reserved)
+        return account
 
     def window_start(self, now_unix_ms: int) -> int:
         """The first millisecond of the window that holds `now`."""

@@ -31,11 +31,15 @@ def listeners_of(accounts: Mapping[str, Account], tally: Tally) -> Listeners:
             account.forget(until_unix_ms)
 
     def dropped(low_water_unix_ms: int) -> None:
-        """Of windows that reach back so far: by a clock that was ahead, the present one may be among them."""
         for account in accounts.values():
-            account.forget(account.window_start(low_water_unix_ms) + 1000 * account.window_seconds)
+            forget_dropped(account, low_water_unix_ms)
 
     return Listeners(on_open=held, on_sum=charged, on_unknown=unknown, on_dropped=dropped)
+
+
+def forget_dropped(account: Account, low_water_unix_ms: int) -> None:
+    """Of windows that reach back so far: by a clock that was ahead, the present one may be among them."""
+    account.forget(account.window_start(low_water_unix_ms) + 1000 * account.window_seconds)
 
 
 def windows_of(accounts: Mapping[str, Account]) -> WindowOf:

@@ -11,12 +11,11 @@ listens hears its events as they come. Source: CONTRACT sections 1 and 4 to 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import trio
 
-from sidecar.config.values import Config
-from sidecar.connectors.promise import Answer, Connector, ResponseTooLarge
+from sidecar.connectors.promise import Answer, ResponseTooLarge
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import CANCELLED, TRANSPORT_EVENT, LiveEvent
 from sidecar.contract.values import STORED_AS_IS, CompletedRecord, TransportEvent, TransportEventPayload
@@ -24,6 +23,7 @@ from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landed, Place
 from sidecar.ops.log import Log
+from sidecar.ops.tracebacks import in_a_word
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service import settlement
 from sidecar.service.decision import Admitted
@@ -41,8 +41,6 @@ class Carrier:
 
     def __init__(
         self,
-        config: Config,
-        connectors: Mapping[str, Connector],
         ledger: LedgerFace,
         reservations: Reservations,
         log: Log,
@@ -50,8 +48,6 @@ class Carrier:
         on_end: Callable[[], None],
         later: Callable[[Act], None],
     ) -> None:
-        self.config = config
-        self.connectors = connectors
         self.ledger = ledger
         self.reservations = reservations
         self.log = log
@@ -191,9 +187,8 @@ class _Carried:
         self._carrier.later(self._ask)  # behind the answers that have landed with it
 
     def _ask(self) -> None:
-        kept = self._carrier.config.connectors[self._admitted.live.connector]
-        lowered = self._admitted.lowered
-        asked = Answer(lowered.call_ids, kept.response_bytes_max, lowered.notes, on_first=self._first_event)
+        lowered, response_bytes_max = self._admitted.lowered, self._admitted.connector_terms.response_bytes_max
+        asked = Answer(lowered.call_ids, response_bytes_max, lowered.notes, on_first=self._first_event)
         self._asked = asked
         if self._listeners is not None:
             asked.listen(self._heard)
@@ -225,9 +220,8 @@ class _Carried:
         return asked.ended is not None
 
     def _answered_at_once(self, asked: Answer) -> bool:
-        connector = self._carrier.connectors[self._admitted.live.connector]
         try:
-            return connector.at_once(self._admitted.lowered, asked)
+            return self._admitted.connector.at_once(self._admitted.lowered, asked)
         except ResponseTooLarge:
             assert asked.ended is not None
             return True
@@ -248,7 +242,7 @@ class _Carried:
         carrier.scopes.add(scope)
         try:
             with scope:
-                await carrier.connectors[self._admitted.live.connector].exchange(self._admitted.lowered, asked)
+                await self._admitted.connector.exchange(self._admitted.lowered, asked)
         except ResponseTooLarge:
             assert asked.ended is not None
         except Exception as bug:  # also one that comes in a group with the cancellation, which the scope takes out
@@ -265,7 +259,10 @@ class _Carried:
 
     def _broke(self, asked: Answer, bug: Exception) -> None:
         """A connector's bug must not take the daemon, or this request's slot and record, with it."""
-        self._carrier.log.error("connector_bug", connector=self._admitted.live.connector, error=bug)
+        live = self._admitted.live
+        self._carrier.log.error(
+            "connector_bug", caller=live.caller, request=live.request_id, connector=live.connector, bug=in_a_word(bug)
+        )
         asked.fail("provider", f"the connector broke: {type(bug).__name__}")
 
     # --- the end ----------------------------------------------------------------------------------------------
@@ -275,14 +272,14 @@ class _Carried:
         self._asked = None  # it has said all; the two would keep each other, and the request, alive
         carrier, begin = self._carrier, self._admitted.begin
         assert asked.ended is not None
-        policy = carrier.config.connectors[self._admitted.live.connector].usage
-        settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), policy)
+        usage = self._admitted.connector_terms.usage
+        settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), usage)
         self._record = self._fitting_record(settled)
         carrier.ledger.complete(begin, self._record).then(self._completed)
 
     def _fitting_record(self, settled: Settled) -> CompletedRecord:
         """With the whole answer, or with `result_size` where a bound or the ledger's room is too small."""
-        begin, frame_bytes_max = self._admitted.begin, self._carrier.config.daemon.frame_bytes_max
+        begin, frame_bytes_max = self._admitted.begin, self._admitted.frame_bytes_max
         frame = settlement.result_frame(begin, settled)
         if len(frame) > frame_bytes_max:
             why = f"the result's frame is over {frame_bytes_max} bytes"

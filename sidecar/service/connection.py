@@ -31,7 +31,7 @@ from sidecar.contract.client_frames import (
     TransportWelcome,
 )
 from sidecar.contract.frames import BadFrame, BrokenInvocation, FromClient, Invocation, Quote, parse
-from sidecar.contract.operator_frames import OperatorCheck, OperatorResolve
+from sidecar.contract.operator_frames import OperatorFrame
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
 from sidecar.service.carrier import Hear
 from sidecar.service.decision import Admitted, Answered, Joined, Replay
@@ -63,7 +63,7 @@ class Connection:
         self._stream = stream
         self._standing = standing
         self._services = services
-        self._splitter = FrameSplitter(services.frame_bytes_max)
+        self._splitter = FrameSplitter(services.in_force.config.daemon.frame_bytes_max)
         self._outgoing = Outgoing(
             stream,
             backlogs=services.backlogs,
@@ -111,7 +111,7 @@ class Connection:
                     continue
                 frame = self._whole_frame()
                 if frame is None:
-                    frame = await self._rest_of_frame(trio.current_time() + self._services.frame_timeout_seconds)
+                    frame = await self._rest_of_frame(trio.current_time() + self._frame_timeout_seconds)
             except FrameSize as fault:
                 raise _CutOff(error_frame("frame_size", str(fault))) from fault
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -185,7 +185,11 @@ class Connection:
         raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
 
     def _timeout_message(self) -> str:
-        return f"a frame must be whole {self._services.frame_timeout_seconds:g} s after its first byte"
+        return f"a frame must be whole {self._frame_timeout_seconds:g} s after its first byte"
+
+    @property
+    def _frame_timeout_seconds(self) -> float:
+        return self._services.in_force.config.daemon.frame_timeout_seconds
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
@@ -198,7 +202,7 @@ class Connection:
         self._services.held.give_back(len(frame))
         if isinstance(parsed, BadFrame):
             self._outgoing.send(error_frame(parsed.code, parsed.message))
-        elif isinstance(parsed, OperatorResolve | OperatorCheck):
+        elif isinstance(parsed, OperatorFrame):
             self._under_way += 1
             self._replaying += 1
             self._services.operate(self._standing, parsed, self._services.start_replay, self._operated)
@@ -285,7 +289,7 @@ class Connection:
             protocol=PROTOCOL,
             server=self._services.server,
             callers=tuple(sorted(self._standing.callers)),
-            frame_bytes_max=self._services.frame_bytes_max,
+            frame_bytes_max=self._splitter.frame_bytes_max,
             stream_events=hello.stream_events,
             join=hello.join,
         )

@@ -7,8 +7,9 @@
             |                     the watchdog's questions to the ledger
             +-- the first end     a drain or a poisoned ledger, whichever comes first
     +-- connectors                those with tasks of their own: a task for each child process
-    +-- signals                   counted from first to last, so that none of them ends the process by itself
+    +-- signals                   heard from first to last, so that none of them ends the process by itself
     +-- supervision               what the service manager is told: status, and while we stop that it takes time
+    +-- a reload, while one runs, and a task for each connector that is gone until its last request has ended
     +-- the end of the turn       sends the answers, asks connectors and writes the log lines of one turn together
 
 An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
@@ -16,9 +17,10 @@ An exit has three ways. A drain (SIGTERM, SIGINT): what runs may finish until
 recorded; exit 0, or 70 where it began because the accounts were found to
 contradict the ledger. Then no connection is taken any more, what was sent until
 then is answered, and what waits in the queue of a socket that was handed over
-is left to whoever serves it next. A poisoned ledger: running calls are dropped, what is durable
-is answered for at most ten seconds, exit 74. A ledger that doesn't answer past
-the drain: the process ends with 74, since its thread can't be waited for.
+is left to whoever serves it next. A poisoned ledger: running calls are dropped,
+what is durable is answered for at most ten seconds, exit 74. A ledger that
+doesn't answer past the drain: the process ends with 74, since its thread can't
+be waited for.
 Source: CONTRACT sections 4 and 6.
 """
 
@@ -27,20 +29,20 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 import trio
 
+from sidecar.config.keys import Complaint, ConfigFaults
 from sidecar.config.values import Config
+from sidecar.connectors.building import Built
 from sidecar.connectors.promise import Connector, Serving
 from sidecar.ledger.face import LedgerFace
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 from sidecar.ops.version import version_of_sidecar
-from sidecar.rules.reservations import Limits, Reservations
-from sidecar.rules.windows import Account
+from sidecar.rules.reservations import Live, Reservations
 from sidecar.service.accept_lines import accept_faults_in
 from sidecar.service.accepting import Accepting
 from sidecar.service.arrivals import Arrivals
@@ -48,11 +50,14 @@ from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.in_force import InForce
 from sidecar.service.listener import Doorkeeper
 from sidecar.service.listening import Listening
 from sidecar.service.operators import Operators
 from sidecar.service.peer import Standing
+from sidecar.service.reloading import Load, Loaded, Reloading
 from sidecar.service.services import Services
+from sidecar.service.signals import heard_signals
 from sidecar.service.status import Status
 from sidecar.service.status_line import status_line
 from sidecar.service.stream import SocketStream
@@ -68,48 +73,16 @@ _POISONED_FLUSH_SECONDS_MAX: Final = 0.25
 _AFTER_DRAIN_SECONDS_MAX: Final = 2 * (_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX)  # the last requests, and the closing
 
 
-_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-def hold_stop_signals() -> None:
-    """From here on the kernel keeps a signal to stop until the daemon can hear it. For the main thread."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-
-
-@contextmanager
-def _heard_stop_signals() -> Iterator[AsyncIterator[int]]:
-    """Every signal to stop, those that were held included. Once this is left they change nothing any more."""
-    hold_stop_signals()
-    for number in _STOP_SIGNALS:
-        signal.signal(number, lambda *_: None)  # what the receiver puts back; to ignore them here would lose held ones
-    try:
-        with trio.open_signal_receiver(*_STOP_SIGNALS) as signals:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-            yield signals
-    finally:
-        for number in _STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-
-
-def make_accounts(config: Config) -> dict[str, Account]:
-    """An empty account for every caller, by its ceiling and window of today."""
-    return {
-        caller.id: Account(caller.spend_window_seconds, caller.spend_ceiling_micro_usd)
-        for caller in config.callers.values()
-    }
-
-
-def make_reservations(config: Config, accounts: Mapping[str, Account]) -> Reservations:
-    limits = Limits(
-        daemon=config.daemon.requests_in_flight_max,
-        callers={caller.id: caller.concurrent_requests_max for caller in config.callers.values()},
-        connectors={kept.name: kept.concurrent_requests_max for kept in config.connectors.values()},
-    )
-    return Reservations(limits, accounts)
+def _no_file(built: Mapping[str, Built]) -> Loaded:
+    raise ConfigFaults([Complaint("the file", "this daemon was given none that it could read again")])
 
 
 class Daemon:
-    """Serves until it is told to stop or its ledger fails; `run` returns the exit code."""
+    """Serves until it is told to stop or its ledger fails; `run` returns the exit code.
+
+    `built` says what the connectors were made of and `load` reads the configuration again: without them there is no
+    reload. `on_config` is told of another configuration that is in force now.
+    """
 
     def __init__(
         self,
@@ -120,22 +93,44 @@ class Daemon:
         log: Log,
         supervision: Supervision | None = None,
         *,
+        built: Mapping[str, Built] | None = None,
+        load: Load | None = None,
+        on_config: Callable[[Config], None] = lambda config: None,
         clock_unix_ms: Callable[[], int] = unix_ms,
         die: Callable[[int], None] = os._exit,
     ) -> None:
-        self._config = config
-        self._connectors = connectors
+        self._in_force = InForce(config, connectors, built)
+        self._retired: set[Connector] = set()
+        self._on_config = on_config
         self._ledger = ledger
         self._log = log
         self._die = die
         self._supervision = supervision or Supervision()
         self._turn = EndOfTurn()
-        self._exchange = Exchange(config, connectors, ledger, reservations, log, clock_unix_ms, self._wake, self._later)
+        self._exchange = Exchange(self._in_force, ledger, reservations, log, clock_unix_ms, self._wake, self._later)
+        self._reloading = Reloading(
+            self._in_force,
+            ledger,
+            reservations,
+            log,
+            load or _no_file,
+            start=self._start_connector,
+            on_swap=self._swapped,
+            on_begin=self._supervision.reloading,
+            on_end=self._supervision.reloaded,
+        )
         self._reservations = reservations
         self._clock_unix_ms = clock_unix_ms
         self._server = f"sidecar {version_of_sidecar()}"
         self._operators = Operators(
-            config, ledger, reservations, log, clock_unix_ms, self._stop_for_mismatch, self._wake
+            config.ledger.directory,
+            ledger,
+            reservations,
+            log,
+            clock_unix_ms,
+            on_mismatch=self._stop_for_mismatch,
+            on_end=self._wake,
+            reload=self._reloading.reload,
         )
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
@@ -147,14 +142,14 @@ class Daemon:
 
     async def run(self, listening: Listening) -> int:
         """From the first accept to the exit code. The ledger is closed when this returns."""
-        with _heard_stop_signals() as signals, accept_faults_in(self._log, self._clock_unix_ms):
-            async with trio.open_nursery() as whole:
-                whole.start_soon(self._count_signals, signals)
+        with heard_signals() as signals, accept_faults_in(self._log, self._clock_unix_ms):
+            async with trio.open_nursery() as self._whole:
+                whole = self._whole
+                whole.start_soon(self._hear_signals, signals)
                 whole.start_soon(self._turn.serve)
                 whole.start_soon(self._supervision.serve, self._status_line)
-                for connector in self._connectors.values():
-                    if isinstance(connector, Serving):
-                        await whole.start(connector.serve, self._log)
+                for connector in self._in_force.connectors.values():
+                    await self._start_connector(connector)
                 code = await self._run(listening)
                 whole.cancel_scope.cancel()
         self._log.info("stopped", exit_code=code)
@@ -172,7 +167,7 @@ class Daemon:
                 finally:
                     self._requests.end()
                     self._replays.end()
-            for connector in self._connectors.values():
+            for connector in (*self._in_force.connectors.values(), *self._retired):
                 await connector.aclose()
         finally:
             last_patience.cancel()
@@ -183,9 +178,9 @@ class Daemon:
         return DISK_ERROR
 
     async def _serve_until_an_end(self, listening: Listening, last_patience: threading.Timer) -> int:
-        self._doorkeeper = Doorkeeper(self._config, self._log, self._serve, os.getuid())
+        self._doorkeeper = Doorkeeper(self._in_force, self._log, self._serve, os.getuid())
         status = Status(
-            self._config,
+            self._in_force,
             self._ledger,
             self._reservations,
             self._clock_unix_ms,
@@ -199,10 +194,10 @@ class Daemon:
                 self._services = self._services_with(status)
                 self._accepting = Accepting(listening, self._doorkeeper, connections)
                 connections.start_soon(self._arrivals.serve)
-                connections.start_soon(self._supervision.watch, self._ledger.answers)
                 await connections.start(self._accepting.serve)
                 self._log.info("ready", socket=listening.where, activated=listening.activated, pid=os.getpid())
                 self._supervision.ready()
+                connections.start_soon(self._supervision.watch, self._ledger.answers)
                 code = await self._first_end()
                 # From here on only the disk can make us wait, in threads that can't be cancelled.
                 last_patience.start()
@@ -210,8 +205,8 @@ class Daemon:
         return code
 
     def _services_with(self, status: Status) -> Services:
-        daemon = self._config.daemon
         return Services(
+            in_force=self._in_force,
             exchange=self._exchange,
             held=self._held,
             backlogs=Backlogs(),
@@ -219,17 +214,18 @@ class Daemon:
             report=status.report,
             log=self._log,
             server=self._server,
-            frame_bytes_max=daemon.frame_bytes_max,
-            frame_timeout_seconds=daemon.frame_timeout_seconds,
             start_request=self._requests.start_soon,
             start_replay=self._replays.start_soon,
             start_writer=self._writers.start_soon,
             at_end_of_turn=self._turn.soon,
         )
 
-    async def _count_signals(self, signals: AsyncIterator[int]) -> None:
-        """The first one begins the drain, a second one ends its patience, any more change nothing."""
-        async for _ in signals:
+    async def _hear_signals(self, signals: AsyncIterator[int]) -> None:
+        """The first one to stop begins the drain, a second one ends its patience, any more change nothing."""
+        async for number in signals:
+            if number == signal.SIGHUP:
+                self._whole.start_soon(self._reloading.on_signal)
+                continue
             self._signals += 1
             self._listeners_of_stop.set()
             self._changed.unpark_all()
@@ -241,6 +237,29 @@ class Daemon:
                 await Connection(taken, standing, self._services).serve()
         finally:
             self._wake()
+
+    # --- reload -----------------------------------------------------------------------------------------------
+
+    async def _start_connector(self, connector: Connector) -> None:
+        if isinstance(connector, Serving):
+            await self._whole.start(connector.serve, self._log)
+
+    def _swapped(self, before: Config, connectors: Mapping[str, Connector]) -> None:
+        """Another configuration is in force; all of this is its turn."""
+        config = self._in_force.config
+        self._doorkeeper.regard()
+        self._held.change(config.daemon.frames_held_bytes_max)
+        self._on_config(config)
+        for name, connector in connectors.items():
+            if self._in_force.connectors.get(name) is not connector:
+                self._retired.add(connector)
+                self._whole.start_soon(self._retire, connector, self._reservations.at_connector(name))
+
+    async def _retire(self, connector: Connector, running: Collection[Live]) -> None:
+        """Closed when the last of these has ended; what is admitted from now on is another connector's."""
+        await self._until(lambda: not any(self._reservations.is_live(live) for live in running))
+        await connector.aclose()
+        self._retired.discard(connector)
 
     # --- how it ends ------------------------------------------------------------------------------------------
 
@@ -259,9 +278,11 @@ class Daemon:
 
     async def _drain(self) -> int:
         await self._listeners_of_stop.wait()
-        self._log.info("draining", running=self._exchange.running, seconds_max=self._config.daemon.drain_seconds_max)
+        self._log.info(
+            "draining", running=self._exchange.running, seconds_max=self._in_force.config.daemon.drain_seconds_max
+        )
         self._exchange.draining = True
-        self._supervision.stopping(self._config.daemon.drain_seconds_max + _AFTER_DRAIN_SECONDS_MAX)
+        self._supervision.stopping(self._in_force.config.daemon.drain_seconds_max + _AFTER_DRAIN_SECONDS_MAX)
         await self._finish_requests()
         await self._hear_out(_FLUSH_SECONDS_MAX)
         return self._end_code
@@ -287,12 +308,13 @@ class Daemon:
             await self._until(lambda: self._writers.count == 0)
 
     async def _finish_requests(self) -> None:
-        with trio.move_on_after(self._config.daemon.drain_seconds_max):
+        with trio.move_on_after(self._in_force.config.daemon.drain_seconds_max):
             await self._until(lambda: self._exchange.running == 0 or self._signals > 1)
         if self._exchange.running:
             self._log.warning("cancelling", running=self._exchange.running)
         self._exchange.stop("the daemon was stopped while this request ran")
         self._operators.stop("the daemon is stopping")
+        self._reloading.stop()
         with trio.move_on_after(_LEDGER_SECONDS_MAX) as patience:
             await self._until(lambda: self._exchange.running == 0)
         if patience.cancelled_caught and self._exchange.running:
@@ -301,7 +323,7 @@ class Daemon:
     def _die_of_silence(self) -> None:
         """The disk has not answered in all the time that it may take."""
         self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
-        for connector in self._connectors.values():
+        for connector in (*self._in_force.connectors.values(), *self._retired):
             if isinstance(connector, Serving):
                 connector.kill()
         self._die(DISK_ERROR)
@@ -315,6 +337,7 @@ class Daemon:
         self._supervision.stopping(_POISONED_SECONDS_MAX + _AFTER_DRAIN_SECONDS_MAX)
         self._exchange.stop("the ledger failed")
         self._operators.stop("the ledger failed")
+        self._reloading.stop()
         with trio.move_on_after(_POISONED_SECONDS_MAX):
             await self._until(lambda: self._exchange.running == 0 and self._doorkeeper.connections == 0)
         await self._hear_out(_POISONED_FLUSH_SECONDS_MAX)
@@ -322,7 +345,7 @@ class Daemon:
 
     def _tell_poisoned(self, now: str) -> None:
         self._told_poisoned = True
-        why, directory = self._ledger.poisoned or "", self._config.ledger.directory
+        why, directory = self._ledger.poisoned or "", self._in_force.config.ledger.directory
         self._log.error("ledger_poisoned", why=why, directory=directory, now=now)
 
     def _wake(self) -> None:
@@ -337,7 +360,7 @@ class Daemon:
 
     def _status_line(self) -> str:
         return status_line(
-            self._config.callers,
+            self._in_force.config.callers,
             self._reservations,
             self._ledger,
             self._clock_unix_ms(),

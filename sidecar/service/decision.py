@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from sidecar.connectors.promise import Lowered
+from sidecar.config.values import Connector as ConnectorTerms
+from sidecar.connectors.promise import Connector, Lowered
 from sidecar.contract.values import BeginRecord
 from sidecar.ledger.face import Recorded
 from sidecar.rules.reservations import Live
@@ -37,11 +38,14 @@ class Joined(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
-    """Decided: this request holds its slot and its worst case, and is to be carried."""
+    """Decided: this request holds its slot and its worst case, and is to be carried on the terms of this moment."""
 
     live: Live
     begin: BeginRecord
     lowered: Lowered
+    connector: Connector
+    connector_terms: ConnectorTerms
+    frame_bytes_max: int
     deadline: float  # on Trio's clock, seconds
 
 

@@ -8,13 +8,13 @@ rules and takes nothing. What follows for an admitted request is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import trio
 from msgspec import Struct
 
-from sidecar.config.values import Caller, Config, Model
-from sidecar.connectors.promise import Connector, Lowered, Rejected
+from sidecar.config.values import Caller, Model
+from sidecar.connectors.promise import Lowered, Rejected
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import TRANSPORT_QUOTED, TransportCancel, TransportQuoted
 from sidecar.contract.frames import BrokenInvocation, Invocation, Quote
@@ -29,12 +29,14 @@ from sidecar.ledger.face import LedgerFace, Recorded
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.recovery import segment_path
 from sidecar.ops.log import Log
+from sidecar.ops.tracebacks import in_a_word
 from sidecar.rules import admission, invocation
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service.carrier import Carrier, GiveAnswer, Hear
 from sidecar.service.decision import Admitted, Answered, Decision, Joined, Replay
 from sidecar.service.errors import error_frame, unreadable
+from sidecar.service.in_force import InForce
 from sidecar.service.refusal_lines import RefusalLines
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -77,8 +79,7 @@ class Exchange:
 
     def __init__(
         self,
-        config: Config,
-        connectors: Mapping[str, Connector],
+        in_force: InForce,
         ledger: LedgerFace,
         reservations: Reservations,
         log: Log,
@@ -86,15 +87,14 @@ class Exchange:
         on_end: Callable[[], None] = lambda: None,
         later: Callable[[Act], None] = lambda act: act(),
     ) -> None:
-        self._config = config
-        self._connectors = connectors
+        self._in_force = in_force
         self._ledger = ledger
         self._reservations = reservations
         self._log = log
         self._refusals = RefusalLines(log, clock_unix_ms)
         self._quoted_refusals = RefusalLines(log, clock_unix_ms, "quoted_refusal")
         self._clock_unix_ms = clock_unix_ms
-        self._carrier = Carrier(config, connectors, ledger, reservations, log, clock_unix_ms, on_end, later)
+        self._carrier = Carrier(ledger, reservations, log, clock_unix_ms, on_end, later)
         self.draining = False
 
     # --- rules 1 to 13 and the reservation: one decision, nothing awaited -------------------------------------
@@ -144,7 +144,8 @@ class Exchange:
             return unreadable(self._log, fault, caller_id, request_id)
         if isinstance(fault, AssertionError):
             raise fault
-        self._log.error("internal", caller=caller_id, request=request_id, error=fault)  # nothing is reserved yet
+        # Nothing is reserved yet.
+        self._log.error("internal", caller=caller_id, request=request_id, bug=in_a_word(fault))
         return error_frame("internal", f"a bug in the daemon: {type(fault).__name__}", caller_id, request_id)
 
     def _weighed(
@@ -152,7 +153,7 @@ class Exchange:
     ) -> tuple[int, Replay | Joined | _Ready]:
         """The worst case in micro-USD, and what no rule stands against. Raises Refused. Takes nothing."""
         caller_id, request_id = _ids(frame)
-        caller = self._config.callers.get(caller_id)
+        caller = self._in_force.config.callers.get(caller_id)
         if caller is None or caller_id not in callers:
             raise Refused("IdentitySubstitution", "this peer may not call as this caller")  # 1
         on_record = self._on_record(caller_id, request_id)
@@ -186,17 +187,17 @@ class Exchange:
         return self._reservations.live(caller_id, request_id) or self._ledger.find(caller_id, request_id)
 
     def _rules_4_to_7(self, frame: Invocation, caller: Caller, now_unix_ms: int) -> Model:
-        asked, request = frame.value, frame.value.request
+        asked, request, in_force = frame.value, frame.value.request, self._in_force
         late = admission.expired(
             asked.expires_at_unix_ms,
             now_unix_ms=now_unix_ms,
-            expiry_skew_seconds_max=self._config.daemon.expiry_skew_seconds_max,
+            expiry_skew_seconds_max=self._in_force.config.daemon.expiry_skew_seconds_max,
             low_water_unix_ms=self._ledger.low_water_unix_ms,
         )
         _refuse("Expired", late)  # 4
         _refuse("ProviderDigestSubstitution", admission.wrong_digest(frame))  # 5
-        model = self._config.models.get(request.model)
-        if model is None or request.model not in caller.models or model.connector not in self._connectors:
+        model = in_force.config.models.get(request.model)
+        if model is None or request.model not in caller.models or model.connector not in in_force.connectors:
             raise Refused("ModelNotAllowed", f"{request.model!r:.80} is not served to this caller")  # 6
         over = admission.over_output(
             request.max_output_tokens, caller_max=caller.output_tokens_max, model_max=model.output_tokens_max
@@ -212,15 +213,15 @@ class Exchange:
         if not usable.input:
             raise Refused("ProviderRejected", "nothing is left of the input without foreign reasoning states")
         try:
-            lowered = self._connectors[model.connector].lower(usable, model.upstream, model.settings)
+            lowered = self._in_force.connectors[model.connector].lower(usable, model.upstream, model.settings)
         except Rejected as rejected:
             raise Refused("ProviderRejected", str(rejected)) from rejected  # 11
         return _Ready(terms, lowered, dropped + lowered.states_dropped)
 
     def _reserve(self, frame: Invocation, ready: _Ready, now_unix_ms: int) -> Admitted:
         asked, request, terms = frame.value, frame.value.request, ready.terms
-        model = terms.model
-        connector = self._config.connectors[model.connector]
+        model, config = terms.model, self._in_force.config
+        connector = config.connectors[model.connector]
         live = Live(
             caller=asked.caller_runtime_id,
             request_id=request.request_id,
@@ -249,7 +250,15 @@ class Exchange:
         )
         self._reservations.take(live)
         left_seconds = min((asked.expires_at_unix_ms - now_unix_ms) / 1000, connector.time_limit_seconds)
-        return Admitted(live=live, begin=begin, lowered=ready.lowered, deadline=trio.current_time() + left_seconds)
+        return Admitted(
+            live=live,
+            begin=begin,
+            lowered=ready.lowered,
+            connector=self._in_force.connectors[connector.name],
+            connector_terms=connector,
+            frame_bytes_max=config.daemon.frame_bytes_max,
+            deadline=trio.current_time() + left_seconds,
+        )
 
     # --- step 14 and after ------------------------------------------------------------------------------------
 
@@ -287,7 +296,7 @@ class Exchange:
             return await self._ledger.read_response(replay.recorded)
         except LedgerUnavailable as fault:
             place = replay.recorded.completed
-            file = segment_path(self._config.ledger.directory, place.segment) if place else None
+            file = segment_path(self._in_force.config.ledger.directory, place.segment) if place else None
             at = place.offset if place else None
             return unreadable(self._log, fault, replay.caller, replay.request_id, file, at)
 

@@ -22,6 +22,11 @@ class HeldBytes:
         self._coming = 0  # held for frames that are not whole yet
         self._waiting: deque[tuple[int, trio.Event]] = deque()
 
+    def change(self, bytes_max: int) -> None:
+        """Another bound from now on; what is held above it is given back as its requests end."""
+        self._bytes_max = bytes_max
+        self._let_in()
+
     def take_whole(self, size_bytes: int) -> bool:
         """Whether a frame that has come whole may be held, from now on, without a wait.
 

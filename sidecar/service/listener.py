@@ -14,18 +14,21 @@ import os
 import socket
 import stat
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from sidecar.config.values import Config
+from sidecar.config.values import PeerRule
 from sidecar.contract.values import TransportErrorCode
+from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
-from sidecar.service.peer import Peer, Standing, may_act, read_peer
+from sidecar.service.in_force import InForce
+from sidecar.service.peer import Peer, Standing, may_act, read_peer, why_nobody
+from sidecar.service.strangers import Strangers
 
 _BACKLOG: Final = 4096  # as many as Linux takes by default: one more that connects without waiting gets EAGAIN
 _FAREWELL_SECONDS: Final = 1.0
@@ -101,14 +104,23 @@ Serve = Callable[[trio.SocketStream, Standing], Awaitable[None]]
 class Doorkeeper:
     """Knows each connection's peer, counts connections, and lets in whom the config names."""
 
-    def __init__(self, config: Config, log: Log, serve: Serve, own_uid: int) -> None:
-        self._config = config
+    def __init__(
+        self,
+        in_force: InForce,
+        log: Log,
+        serve: Serve,
+        own_uid: int,
+        clock_unix_ms: Callable[[], int] = unix_ms,
+    ) -> None:
+        self._in_force = in_force
         self._log = log
         self._serve = serve
         self._own_uid = own_uid
         self._connections = 0
         self._farewells = 0
         self._by_user: Counter[int] = Counter()
+        self._standings: set[Standing] = set()
+        self._strangers = Strangers(log, clock_unix_ms)
 
     @property
     def connections(self) -> int:
@@ -116,23 +128,38 @@ class Doorkeeper:
 
     def callers_of(self, peer: Peer) -> frozenset[str]:
         """What this peer may call as."""
-        return frozenset(c.id for c in self._config.callers.values() if may_act(c.peer, peer, self._own_uid))
+        return frozenset(c.id for c in self._in_force.config.callers.values() if may_act(c.peer, peer, self._own_uid))
+
+    def regard(self) -> None:
+        """What each connected peer may be is decided again, by what is in force now. Nobody is turned away:
+
+        a peer that may call as nobody any more still gets the answers that it waits for, and refusals.
+        """
+        for standing in self._standings:
+            standing.callers = self.callers_of(standing.peer)
+            standing.is_operator = self._is_operator(standing.peer)
+
+    def _rules(self) -> Iterator[PeerRule]:
+        config = self._in_force.config
+        yield from (caller.peer for caller in config.callers.values())
+        yield from config.operators
 
     def _is_operator(self, peer: Peer) -> bool:
-        return any(may_act(rule, peer, self._own_uid) for rule in self._config.operators)
+        return any(may_act(rule, peer, self._own_uid) for rule in self._in_force.config.operators)
 
     async def welcome(self, stream: trio.SocketStream) -> None:
         """One accepted connection from its first moment to its last."""
         try:
             peer = read_peer(stream.socket)
         except OSError as error:
-            self._log.warning("peer_unknown", why=str(error))
+            self._strangers.tell("peer_unknown", why=str(error))
             await self._turn_away(stream, "not_admitted", "the kernel doesn't say who is calling")
             return
         standing = Standing(peer=peer, callers=self.callers_of(peer), is_operator=self._is_operator(peer))
         if not standing.callers and not standing.is_operator:
-            self._log.warning("not_admitted", uid=peer.uid, pid=peer.pid)
-            await self._turn_away(stream, "not_admitted", f"uid {peer.uid} may call as nobody here")
+            why = why_nobody(self._rules(), peer)
+            self._strangers.tell("not_admitted", **peer.for_the_log, why=why)
+            await self._turn_away(stream, "not_admitted", why)
             return
         full = self._full(peer.uid)
         if full:
@@ -141,14 +168,16 @@ class Doorkeeper:
             return
         self._connections += 1
         self._by_user[peer.uid] += 1
+        self._standings.add(standing)
         try:
             await self._serve(stream, standing)
         finally:
+            self._standings.discard(standing)
             self._connections -= 1
             self._by_user[peer.uid] -= 1
 
     def _full(self, uid: int) -> str | None:
-        daemon = self._config.daemon
+        daemon = self._in_force.config.daemon
         if self._connections >= daemon.connections_max:
             return f"{daemon.connections_max} connections are open, connections_max"
         if self._by_user[uid] >= daemon.connections_per_user_max:

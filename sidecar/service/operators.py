@@ -1,4 +1,4 @@
-"""What operators ask of the running daemon, and what it answers: resolve and check.
+"""What operators ask of the running daemon, and what it answers: resolve, check and reload.
 
 A resolution is decided in the turn in which its frame is read, and settles the
 account in the turn in which its record lands: no other record, reservation or
@@ -18,14 +18,13 @@ Source: CONTRACT sections 1, 4 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import trio
 
 from sidecar.audit.look import NoLedger
 from sidecar.audit.tallying import GivenUp, Tallied, tallied
-from sidecar.config.values import Config
 from sidecar.contract import canonical
 from sidecar.contract.operator_frames import (
     OPERATOR_CHECKED,
@@ -34,6 +33,7 @@ from sidecar.contract.operator_frames import (
     OperatorCheck,
     OperatorChecked,
     OperatorFrame,
+    OperatorReloaded,
     OperatorResolve,
     OperatorResolved,
 )
@@ -49,6 +49,7 @@ from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.peer import Peer, Standing
 from sidecar.service.resolution import resolved_record, why_not
+from sidecar.service.strangers import Strangers
 from sidecar.service.tasks import Start
 
 ReadAgain = Callable[..., Tallied]
@@ -59,17 +60,19 @@ class Operators:
 
     def __init__(
         self,
-        config: Config,
+        directory: Path,
         ledger: LedgerFace,
         reservations: Reservations,
         log: Log,
         clock_unix_ms: Callable[[], int],
+        *,
         on_mismatch: Callable[[], None],
+        reload: Callable[[str], Awaitable[OperatorReloaded]],
         on_end: Callable[[], None] = lambda: None,
         read_again: ReadAgain = tallied,
     ) -> None:
-        self._directory: Path = config.ledger.directory
-        self._window_seconds = {caller.id: caller.spend_window_seconds for caller in config.callers.values()}
+        self._directory = directory
+        self._reload = reload
         self._ledger = ledger
         self._reservations = reservations
         self._log = log
@@ -80,7 +83,7 @@ class Operators:
         self._resolving: set[tuple[str, str]] = set()
         self._one_check = trio.Lock()
         self._stopped: str | None = None
-        self._stranger_told_in_second = -1
+        self._strangers = Strangers(log, clock_unix_ms)
 
     @property
     def resolving(self) -> int:
@@ -95,7 +98,8 @@ class Operators:
         """Decides one frame of this peer. `answer` is called once, perhaps at once."""
         peer = standing.peer
         if not standing.is_operator:
-            self._tell_of_stranger(peer)
+            why = "no [[operator]] means this peer"
+            self._strangers.tell("operator_refused", **peer.for_the_log, why=why)
             answer(_refused(asked, "not_admitted", "this peer is no operator here"))
         elif self._ledger.poisoned is not None:
             answer(_refused(asked, "ledger_unavailable", self._ledger.poisoned))
@@ -103,17 +107,13 @@ class Operators:
             self._resolve(peer, asked, answer)
         else:
 
-            async def check() -> None:
-                answer(await self._checked(peer, asked))
+            async def ask() -> None:
+                if isinstance(asked, OperatorCheck):
+                    answer(await self._checked(peer, asked))
+                else:
+                    answer(canonical.encode(await self._reload(f"uid {peer.uid}, pid {peer.pid}")))
 
-            start(check)
-
-    def _tell_of_stranger(self, peer: Peer) -> None:
-        """One line a second at most: anybody who may connect can ask again and again."""
-        second = self._clock_unix_ms() // 1000
-        if second != self._stranger_told_in_second:
-            self._stranger_told_in_second = second
-            self._log.warning("operator_refused", uid=peer.uid, pid=peer.pid, why="no [[operator]] means this peer")
+            start(ask)
 
     # --- resolve ----------------------------------------------------------------------------------------------
 
@@ -190,8 +190,9 @@ class Operators:
             if self._stopped is not None:
                 return _refused(asked, "shutting_down", self._stopped)
             accounts, batch = self._reservations.on_record(), self._ledger.landed_batch  # in one turn
+            window_seconds = self._reservations.window_seconds()
             try:
-                again = await trio.to_thread.run_sync(self._read_up_to, batch)
+                again = await trio.to_thread.run_sync(self._read_up_to, batch, window_seconds)
             except GivenUp:
                 return _refused(asked, "shutting_down", self._stopped or "")
             except LedgerDamaged as damage:
@@ -210,9 +211,9 @@ class Operators:
             self._tell(peer, batch, compared)
             return _checked_frame(batch, again.head, compared)
 
-    def _read_up_to(self, batch: int) -> Tallied:
+    def _read_up_to(self, batch: int, window_seconds: Mapping[str, int]) -> Tallied:
         return self._read_again(
-            self._directory, self._window_seconds, up_to_batch=batch, goes_on=lambda: self._stopped is None
+            self._directory, window_seconds, up_to_batch=batch, goes_on=lambda: self._stopped is None
         )
 
     def _tell(self, peer: Peer, batch: int, compared: Compared) -> None:

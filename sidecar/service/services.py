@@ -12,6 +12,7 @@ from sidecar.service.backlogs import Backlogs
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.in_force import InForce
 from sidecar.service.peer import Standing
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -22,6 +23,7 @@ Operate = Callable[[Standing, OperatorFrame, Start, GiveAnswer], None]
 class Services(Struct, frozen=True, kw_only=True):
     """`report` gives the frame that answers a status; `server` is what a welcome says of us."""
 
+    in_force: InForce
     exchange: Exchange
     held: HeldBytes
     backlogs: Backlogs
@@ -29,8 +31,6 @@ class Services(Struct, frozen=True, kw_only=True):
     report: Callable[[Standing], bytes]
     log: Log
     server: str
-    frame_bytes_max: int
-    frame_timeout_seconds: float
     start_request: Start
     start_replay: Start
     start_writer: Start

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sidecar.config.values import Caller, Config
+from sidecar.config.values import Caller
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import (
     TRANSPORT_STATUS_REPORT,
@@ -23,6 +23,7 @@ from sidecar.contract.values import U64_MAX
 from sidecar.ledger.face import LedgerFace
 from sidecar.rules.pricing import rows_in_force
 from sidecar.rules.reservations import Reservations
+from sidecar.service.in_force import InForce
 from sidecar.service.peer import Standing
 
 
@@ -31,7 +32,7 @@ class Status:
 
     def __init__(
         self,
-        config: Config,
+        in_force: InForce,
         ledger: LedgerFace,
         reservations: Reservations,
         clock_unix_ms: Callable[[], int],
@@ -40,7 +41,7 @@ class Status:
         connections: Callable[[], int],
         draining: Callable[[], bool],
     ) -> None:
-        self._config = config
+        self._in_force = in_force
         self._ledger = ledger
         self._reservations = reservations
         self._clock_unix_ms = clock_unix_ms
@@ -54,7 +55,7 @@ class Status:
         now_unix_ms = self._clock_unix_ms()
         seen = [
             caller
-            for name, caller in sorted(self._config.callers.items())
+            for name, caller in sorted(self._in_force.config.callers.items())
             if standing.is_operator or name in standing.callers
         ]
         models = self._models(seen, now_unix_ms, all_of_them=standing.is_operator)
@@ -68,7 +69,7 @@ class Status:
         return canonical.encode(report)
 
     def _daemon(self, now_unix_ms: int) -> DaemonStatus:
-        terms = self._config.daemon
+        terms = self._in_force.config.daemon
         return DaemonStatus(
             server=self._server,
             started_at_unix_ms=self._started_at_unix_ms,
@@ -112,7 +113,7 @@ class Status:
                     output_tokens_max=model.output_tokens_max,
                     prices=rows_in_force(model.prices, now_unix_ms),
                 )
-                for name, model in sorted(self._config.models.items())
+                for name, model in sorted(self._in_force.config.models.items())
                 if all_of_them or name in seen
             ]
         )
@@ -127,7 +128,7 @@ class Status:
                     live_requests=self._reservations.live_of_connector(name),
                     concurrent_requests_max=connector.concurrent_requests_max,
                 )
-                for name, connector in sorted(self._config.connectors.items())
-                if name in seen or (all_of_them and name not in self._config.only_wrapped)
+                for name, connector in sorted(self._in_force.config.connectors.items())
+                if name in seen or (all_of_them and name not in self._in_force.config.only_wrapped)
             ]
         )

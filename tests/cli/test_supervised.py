@@ -19,6 +19,8 @@ from kit.ledger_view import view_of_live
 from kit.road import said
 from kit.service_manager import Manager, activated, handed_over, listening_at
 
+from sidecar.client import blocking_client, new_request
+
 SLOW = '[[rule]]\ntext = "wait"\ndelay_ms = 400\ndeltas = ["done"]\n[[rule]]\ndeltas = ["at once"]\n'
 
 
@@ -101,6 +103,24 @@ def test_no_child_hears_whom_it_could_tell_in_our_name(tmp_path: Path) -> None:
             names = (tmp_path / "environ").read_text().split()
             assert not [name for name in names if name.startswith(("NOTIFY_", "WATCHDOG_", "LISTEN_"))]
             assert set((tmp_path / "files").read_text().split()) <= {"0", "1", "2", "3", "4"}
+
+
+@pytest.mark.parametrize(
+    ("written", "how"), [("", "reloaded, 0 changes"), ("nonsense", "reload refused, 1 complaints")]
+)
+def test_a_reload_is_begun_and_ended_for_the_manager_also_where_it_is_refused(
+    tmp_path: Path, written: str, how: str
+) -> None:
+    with managed(tmp_path) as (daemon, manager):
+        manager.wait_for("READY", "1")
+        config = tmp_path / "sidecar.toml"
+        config.write_text(config.read_text() + written)
+        os.kill(daemon.pid, signal.SIGHUP)
+        told = manager.wait_for("RELOADING", "1")
+        assert int(told["MONOTONIC_USEC"]) > 0
+        assert manager.wait_for("READY", "1")["STATUS"].startswith(how)
+        assert how in manager.wait_for("STATUS", "0 in flight")["STATUS"]
+        assert daemon.stop() == 0
 
 
 # --- the watchdog -----------------------------------------------------------------------------------------------
@@ -323,3 +343,37 @@ def test_whoever_connects_at_any_moment_of_a_restart_is_served_or_finds_the_end(
     assert set(crowd.what_came) <= {"end_turn", "shutting_down", "end of file", "refused to be sent"}, crowd.what_came
     assert crowd.what_came["end_turn"] > 300
     assert crowd.what_came["shutting_down"] > 0
+
+
+def test_games_that_use_the_client_notice_nothing_of_restarts(tmp_path: Path) -> None:
+    """Every request has its answer, over connections that are kept and over new ones, however often it is stopped."""
+    path, over, answered = write_config(tmp_path).parent / "s.sock", threading.Event(), [0, 0, 0, 0]
+    troubles: list[BaseException] = []
+
+    def play(number: int) -> None:
+        try:
+            while not over.is_set():
+                with blocking_client.Client(path, caller="dungeon") as client:
+                    for _ in range(1 if number % 2 else 20):
+                        client.invoke(new_request("npc", "hello"), max_cost_micro_usd=10**9)
+                        answered[number] += 1
+        except BaseException as trouble:
+            troubles.append(trouble)
+
+    games = [threading.Thread(target=play, args=(number,)) for number in range(len(answered))]
+    with listening_at(path, backlog=1024) as held:
+        for game in games:
+            game.start()
+        try:
+            for _ in range(5):
+                with activated(tmp_path, held) as daemon:
+                    wait_until(lambda log=daemon.log: log().count(" completed ") > 30)
+                    assert daemon.stop() == 0
+            with activated(tmp_path, held):
+                over.set()
+                for game in games:
+                    game.join(timeout=60)
+        finally:
+            over.set()
+    assert troubles == []
+    assert min(answered) > 10

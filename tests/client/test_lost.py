@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import socket
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,43 @@ def test_only_what_is_not_answered_is_sent_again(way: Way, path: Path) -> None:
             assert (await client.invoke(asked("r2"))).text == "second"
 
     with fake_daemon(path, losing, second):
+        way.run(body)
+
+
+def test_a_daemon_that_hears_no_more_still_answers_what_it_has_heard(way: Way, path: Path) -> None:
+    """As one does at its end: what is asked then can't be sent, and goes to the next; the answer under way arrives."""
+    stopped, asked_in_vain = threading.Event(), threading.Event()
+
+    def stopping(peer: Peer) -> None:
+        peer.welcome()
+        assert peer.request_id() == "r1"
+        peer.connection.shutdown(socket.SHUT_RD)
+        stopped.set()
+        assert asked_in_vain.wait(30)
+        peer.say(daemon_says.result("r1", "first"))
+
+    def second(peer: Peer) -> None:
+        peer.welcome()
+        assert peer.request_id() == "r2"
+        peer.say(daemon_says.result("r2", "second"))
+        peer.until_hung_up()
+
+    async def body() -> None:
+        async with way.client(path) as client, anyio.create_task_group() as both:
+
+            async def one() -> None:
+                assert (await client.invoke(asked("r1"))).text == "first"
+
+            async def two() -> None:
+                assert (await client.invoke(asked("r2"))).text == "second"
+
+            both.start_soon(one)
+            assert await to_thread.run_sync(stopped.wait, 30)
+            both.start_soon(two)
+            await anyio.wait_all_tasks_blocked()
+            asked_in_vain.set()
+
+    with fake_daemon(path, stopping, second):
         way.run(body)
 
 

@@ -39,6 +39,8 @@ TYPES: dict[str, type[v.Value]] = {
     "operator_resolved.v1": o.OperatorResolved,
     "operator_check.v1": o.OperatorCheck,
     "operator_checked.v1": o.OperatorChecked,
+    "operator_reload.v1": o.OperatorReload,
+    "operator_reloaded.v1": o.OperatorReloaded,
     "transport_hello.v1": f.TransportHello,
     "transport_welcome.v1": f.TransportWelcome,
     "transport_quote.v1": f.TransportQuote,

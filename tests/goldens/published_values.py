@@ -469,6 +469,30 @@ def checkeds() -> Named:
         yield f"{member} at its greatest", checked(**{member: 2**64 - 1})
 
 
+def reloads() -> Named:
+    yield "the only one", {"schema_id": o.OPERATOR_RELOAD}
+
+
+def reloaded(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema_id": o.OPERATOR_RELOADED,
+        "reloaded": True,
+        "changes": ['caller "dungeon".spend_ceiling_micro_usd: 5000000 -> 8000000'],
+        "complaints": [],
+        "warnings": [],
+        **changes,
+    }
+
+
+def reloadeds() -> Named:
+    yield "in force", reloaded()
+    yield "nothing has changed", reloaded(changes=[])
+    yield "in force, with a warning", reloaded(warnings=['model "npc": no caller may use it'])
+    yield "refused", reloaded(reloaded=False, changes=[], complaints=["the file: can't be read"])
+    for count in (15, 16):
+        yield f"complaints: {count} of them", reloaded(reloaded=False, changes=[], complaints=["no"] * count)
+
+
 def hello(**changes: Any) -> dict[str, Any]:
     return {
         "schema_id": f.TRANSPORT_HELLO,
@@ -688,6 +712,8 @@ PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "operator_resolved.v1": (o.OperatorResolved, resolveds),
     "operator_check.v1": (o.OperatorCheck, checks),
     "operator_checked.v1": (o.OperatorChecked, checkeds),
+    "operator_reload.v1": (o.OperatorReload, reloads),
+    "operator_reloaded.v1": (o.OperatorReloaded, reloadeds),
     "transport_hello.v1": (f.TransportHello, hellos),
     "transport_welcome.v1": (f.TransportWelcome, welcomes),
     "transport_quote.v1": (f.TransportQuote, quotes),

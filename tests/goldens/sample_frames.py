@@ -298,6 +298,7 @@ def malformed_operators() -> Iterator[Sample]:
             for member in ("caller_runtime_id", "request_id", "charge", "who", "why")
         ),
         ("a check with a member", {"schema_id": "gamecult.model.operator_check.v1", "batch": 1}),
+        ("a reload with a member", {"schema_id": "gamecult.model.operator_reload.v1", "config": "config.toml"}),
     ):
         yield Sample(name, write(value), code="malformed_frame")
 

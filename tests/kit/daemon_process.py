@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import msgpack
 from kit.preloaded import Forked, Preloaded
 
 START_SECONDS_MAX = 30.0
+READY = re.compile(r'\bready\b.*\bpid(?:=|": )(\d+)')  # in each of the log's forms
 
 CONFIG = """
 [daemon]
@@ -98,10 +100,8 @@ class Process:
     @property
     def pid(self) -> int:
         """The daemon itself, also where it runs under a wrapper."""
-        for line in self.log().splitlines():
-            if " ready " in line:
-                return int(line.rsplit("pid=", 1)[1])
-        return self.process.pid
+        ready = READY.search(self.log())
+        return int(ready[1]) if ready else self.process.pid
 
     def log(self) -> str:
         return self._log.read_text()
@@ -143,7 +143,7 @@ def spawn(
 
 def wait_ready(daemon: Process) -> None:
     give_up_at = time.monotonic() + START_SECONDS_MAX
-    while " ready " not in daemon.log():
+    while READY.search(daemon.log()) is None:
         assert daemon.process.poll() is None, daemon.log()
         assert time.monotonic() < give_up_at, daemon.log()
         time.sleep(0.01)

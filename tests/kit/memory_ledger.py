@@ -28,6 +28,7 @@ class MemoryLedger:
         self.fail_complete_with: str | None = None
         self.fail_find_with: LedgerUnavailable | None = None
         self.room_bytes = 1 << 30
+        self.bounds: tuple[int, int] | None = None
         self._recorded: dict[tuple[str, str], Recorded] = {}
         self._left_open: dict[tuple[str, str], BeginRecord] = {}
         self._frames: dict[int, bytes] = {}
@@ -67,6 +68,15 @@ class MemoryLedger:
 
     def indeterminate(self, caller_runtime_id: str, request_id: str) -> BeginRecord | None:
         return self._left_open.get((caller_runtime_id, request_id))
+
+    def left_open_by(self, caller_runtime_id: str) -> int:
+        return sum(caller == caller_runtime_id for caller, _ in self._left_open)
+
+    def knows_caller(self, caller_runtime_id: str) -> bool:
+        return any(begin.caller_runtime_id == caller_runtime_id for begin in self.begins)
+
+    def change_bounds(self, *, requests_in_flight_max: int, retention_days: int) -> None:
+        self.bounds = requests_in_flight_max, retention_days
 
     def begin(self, record: BeginRecord) -> Landing:
         return self._append(lambda: self.pressure or self.fail_begin_with, lambda: self._begin(record))

@@ -12,6 +12,7 @@ import msgpack
 import trio
 from kit import build
 from kit.memory_ledger import MemoryLedger
+from msgspec import structs
 
 from sidecar.audit.tallying import tallied
 from sidecar.config.reading import read_config
@@ -20,14 +21,16 @@ from sidecar.connectors.kinds import config_keys
 from sidecar.connectors.promise import NO_SETTINGS, Answer, Lowered
 from sidecar.connectors.scripted import Scripted
 from sidecar.contract import frames
+from sidecar.contract.operator_frames import OperatorReloaded
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.log import Log
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
-from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
 from sidecar.service.held import HeldBytes
+from sidecar.service.in_force import InForce
+from sidecar.service.limits import make_accounts, make_reservations
 from sidecar.service.operators import Operators, ReadAgain
 from sidecar.service.peer import Peer, Standing
 from sidecar.service.services import Services
@@ -194,9 +197,9 @@ class Road:
         self.reservations = make_reservations(self.config, self.accounts)
         self.log = io.StringIO()
         self.ended = trio.lowlevel.ParkingLot()  # woken whenever a request has ended
+        self.in_force = InForce(self.config, {"echo": self.connector})
         self.exchange = Exchange(
-            self.config,
-            {"echo": self.connector},
+            self.in_force,
             self.ledger,
             self.reservations,
             Log(self.log, "text"),
@@ -205,17 +208,18 @@ class Road:
         )
         self.mismatches_found = 0
         self.operators = Operators(
-            self.config,
+            self.config.ledger.directory,
             self.ledger,
             self.reservations,
             Log(self.log, "text"),
             lambda: self.now,
-            self.found_mismatch,
+            on_mismatch=self.found_mismatch,
+            reload=self.reload,
             read_again=read_again,
         )
 
         self.status = Status(
-            self.config,
+            self.in_force,
             self.ledger,
             self.reservations,
             lambda: self.now,
@@ -223,6 +227,9 @@ class Road:
             connections=lambda: 1,
             draining=lambda: self.exchange.draining,
         )
+
+    async def reload(self, who: str) -> OperatorReloaded:
+        raise AssertionError("no test of this road reloads")
 
     def found_mismatch(self) -> None:
         self.mismatches_found += 1
@@ -267,10 +274,14 @@ class Road:
 
     def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Connection:
         start: dict[str, Any] = dict.fromkeys(("start_request", "start_replay", "start_writer"), nursery.start_soon)
-        terms: dict[str, Any] = {"frame_bytes_max": 1_000_000, "frame_timeout_seconds": 10, **start, **changes}
+        terms: dict[str, Any] = {**start, **changes}
         callers = terms.pop("callers", frozenset({"dungeon", "other"}))
         operator = terms.pop("operator", None)
+        bounds = {name: terms.pop(name) for name in ("frame_bytes_max", "frame_timeout_seconds") if name in terms}
+        daemon = structs.replace(self.config.daemon, **{"frame_bytes_max": 1_000_000, **bounds})
+        in_force = InForce(structs.replace(self.config, daemon=daemon), self.in_force.connectors)
         services = Services(
+            in_force=in_force,
             exchange=terms.pop("exchange", None) or self.exchange,
             held=terms.pop("held", None) or HeldBytes(1 << 30),
             backlogs=terms.pop("backlogs", None) or Backlogs(),

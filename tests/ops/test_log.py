@@ -193,13 +193,19 @@ def test_a_line_that_went_out_in_part_is_finished_before_the_next(reader: Reader
     assert len(kept) + 1 + lost_by(heard) == 50 + tries
 
 
+def put(log: Log, line: str) -> None:
+    """A line of any length, as it is."""
+    log._lines.append(line)
+    log._write()
+
+
 def until_the_end_is_heard(reader: Reader, heard: str) -> tuple[int, str]:
     """How often it had to be said, and all that was heard."""
     tries = 0
     while "\nend\n" not in heard and heard != "end\n":
         assert tries < 100, heard[-200:]
         tries += 1
-        reader.log.plain("end")
+        put(reader.log, "end")
         heard += reader.read()
     return tries, heard
 
@@ -221,7 +227,7 @@ def test_every_line_is_read_whole_or_counted_as_lost_whatever_the_reader_does(st
     try:
         heard = ""
         for at, (size, read) in enumerate(steps):
-            reader.log.plain(f"{at}:{'x' * size}.")
+            put(reader.log, f"{at}:{'x' * size}.")
             heard += reader.read(read) if read else ""
         tries, heard = until_the_end_is_heard(reader, heard)
         kept = [line for line in heard.splitlines() if line != "end" and "lines_lost" not in line]

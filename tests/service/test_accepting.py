@@ -17,6 +17,7 @@ from kit.service_manager import listening_at
 from sidecar.ops.log import Log
 from sidecar.service.accepting import Accepting
 from sidecar.service.arrivals import Arrivals
+from sidecar.service.in_force import InForce
 from sidecar.service.listener import Doorkeeper
 from sidecar.service.listening import Inherited
 from sidecar.service.peer import Standing
@@ -31,7 +32,7 @@ class House:
         self.heard: list[bytes] = []
         self.taken = 0
         self.accepting: Accepting
-        self.doorkeeper = Doorkeeper(road.config(), Log(io.StringIO(), "text"), self.serve, os.getuid())
+        self.doorkeeper = Doorkeeper(InForce(road.config(), {}), Log(io.StringIO(), "text"), self.serve, os.getuid())
 
     async def serve(self, stream: trio.SocketStream, standing: Standing) -> None:
         self.taken += 1

@@ -15,6 +15,7 @@ from sidecar.connectors.scripted import Scripted
 from sidecar.ops.log import Log
 from sidecar.service.decision import Admitted
 from sidecar.service.exchange import Exchange
+from sidecar.service.in_force import InForce
 from sidecar.service.tasks import Work
 from sidecar.service.turn import Act
 
@@ -29,8 +30,7 @@ class Steps:
         self.road = road = Road(connector=connector, concurrent=1, **changes)
         log = Log(road.log, "text")
         road.exchange = Exchange(
-            road.config,
-            {"echo": connector},
+            InForce(road.config, {"echo": connector}),
             road.ledger,
             road.reservations,
             log,

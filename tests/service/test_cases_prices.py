@@ -14,9 +14,10 @@ from sidecar.connectors.scripted import Scripted
 from sidecar.contract.frames import Invocation, parse
 from sidecar.contract.values import BeginRecord, PriceRow
 from sidecar.ops.log import Log
-from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted
 from sidecar.service.exchange import Exchange
+from sidecar.service.in_force import InForce
+from sidecar.service.limits import make_accounts, make_reservations
 
 NOW_UNIX_MS = 1_800_000_000_000
 _PROVIDER = """
@@ -54,8 +55,7 @@ spend_window_seconds = 60
 async def begun(model: str) -> BeginRecord:
     config = read_config(CONFIG, Path("/nowhere"), config_keys())
     exchange = Exchange(
-        config,
-        {name: Scripted() for name in config.connectors},
+        InForce(config, {name: Scripted() for name in config.connectors}),
         MemoryLedger(),
         make_reservations(config, make_accounts(config)),
         Log(io.StringIO(), "text"),

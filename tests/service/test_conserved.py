@@ -30,7 +30,8 @@ from sidecar.ops.log import Log
 from sidecar.rules.conservation import Tally
 from sidecar.rules.windows import Account
 from sidecar.service.accounts import listeners_of, windows_of
-from sidecar.service.daemon import Daemon, make_accounts, make_reservations
+from sidecar.service.daemon import Daemon
+from sidecar.service.limits import make_accounts, make_reservations
 from sidecar.service.listener import Bound
 
 CHECK = packed({"schema_id": "gamecult.model.operator_check.v1"})

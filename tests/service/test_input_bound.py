@@ -15,9 +15,10 @@ from kit.one_connector import config_of
 from sidecar.connectors.kinds import KINDS
 from sidecar.contract.frames import Invocation, parse
 from sidecar.ops.log import Log
-from sidecar.service.daemon import make_accounts, make_reservations
 from sidecar.service.decision import Admitted
 from sidecar.service.exchange import Exchange
+from sidecar.service.in_force import InForce
+from sidecar.service.limits import make_accounts, make_reservations
 
 RECORDED = """records = "behind"
 directory = "recordings"
@@ -50,8 +51,7 @@ async def test_the_bound_is_the_canonical_request_with_its_margins(kind: str, tw
     config = config_of(f'kind = "{kind}"\n{settings}', margins, ceiling_micro_usd=1_000_000_000, folder=tmp_path)
     connector = KINDS[kind].build(config.connectors["it"], None)
     exchange = Exchange(
-        config,
-        {"it": connector},
+        InForce(config, {"it": connector}),
         MemoryLedger(),
         make_reservations(config, make_accounts(config)),
         Log(io.StringIO(), "text"),

@@ -8,6 +8,7 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from msgspec import structs
 from sidecar.config.values import Config, PeerRule
 from sidecar.ops.log import Log
 from sidecar.service import listener
+from sidecar.service.in_force import InForce
 from sidecar.service.listener import Bound, Doorkeeper, SocketUnavailable, bind
 from sidecar.service.peer import Peer, Standing, read_peer
 
@@ -178,7 +180,9 @@ class House:
 @asynccontextmanager
 async def door(path: Path, config: Config, own_uid: int | None = None) -> AsyncIterator[House]:
     house = House(path / "s.sock")
-    doorkeeper = Doorkeeper(config, Log(house.log, "text"), house.serve, os.getuid() if own_uid is None else own_uid)
+    in_force, uid = InForce(config, {}), os.getuid() if own_uid is None else own_uid
+    each_a_second_later = count(0, 1000).__next__
+    doorkeeper = Doorkeeper(in_force, Log(house.log, "text"), house.serve, uid, each_a_second_later)
     listening = trio.SocketListener(trio.socket.from_stdlib_socket(bind(house.path, 0o600)))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, doorkeeper.welcome, [listening])

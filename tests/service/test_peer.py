@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.config.values import PeerRule
-from sidecar.service.peer import NOBODY_UID, Peer, may_act, read_peer, unit_of
+from sidecar.service.peer import NOBODY_UID, Peer, may_act, read_peer, why_nobody
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -188,29 +188,21 @@ def test_i10_pid_0_and_uid_65534_are_nobody_under_any_rule(nobody: Peer) -> None
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "unit"),
+    ("peer", "words"),
     [
-        ("0::/system.slice/dungeon.service\n", "dungeon.service"),
-        ("0::/system.slice/dungeon.service", "dungeon.service"),
-        ("0::/system.slice/dungeon.service/worker\n", "dungeon.service"),
-        ("0::/system.slice/system-game.slice/game@2.service\n", "game@2.service"),
-        ("0::/system.slice/system-game.slice/system-game-eu.slice/game@2.service\n", "game@2.service"),
-        ("0::/system.slice/a.service/b.service\n", "a.service"),
-        ("12:pids:/\n1:name=systemd:/system.slice/x.service\n0::/system.slice/dungeon.service\n", "dungeon.service"),
-        ("1:name=systemd:/system.slice/dungeon.service\n", None),
-        ("1:name=systemd:/system.slice/dungeon.service\n0::/\n", None),
-        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/dungeon.service\n", None),
-        ("0::/user.slice/user-1000.slice/session-2.scope\n", None),
-        ("0::/user.slice/user-1000.slice/user@1000.service/system.slice/dungeon.service\n", None),
-        ("0::/system.slice/docker-0123.scope\n", None),
-        ("0::/system.slice/docker-0123.scope/system.slice/dungeon.service\n", None),
-        ("0::/init.scope\n", None),
-        ("0::/\n", None),
-        ("0::/machine.slice/system.slice/dungeon.service\n", None),
-        ("0::/system.slice/dungeon.servicex\n", None),
-        ("0::/../system.slice/dungeon.service\n", None),
-        ("", None),
+        (Peer(pid=0, uid=OWN, gids=frozenset()), "another pid namespace"),
+        (Peer(pid=7, uid=65534, gids=frozenset()), "PrivateUsers="),
+        (Peer(pid=7, uid=4000, gids=frozenset()), "uid 4000 may call as nobody here"),
+        (Peer(pid=7, uid=1001, gids=frozenset(), unit="other.service"), "from the unit other.service"),
+        (Peer(pid=7, uid=1001, gids=frozenset(), unit_unknown="proc_hidden"), "ProtectProc="),
+        (Peer(pid=7, uid=1001, gids=frozenset(), unit_unknown="no_pidfd"), "Linux 6.5"),
+        (Peer(pid=7, uid=1001, gids=frozenset(), unit_unknown="not_of_the_system"), "start it as a system service"),
     ],
 )
-def test_the_unit_is_the_first_service_below_a_system_slice(cgroup: str, unit: str | None) -> None:
-    assert unit_of(cgroup) == unit
+def test_who_is_nobody_is_told_what_to_change(peer: Peer, words: str) -> None:
+    assert words in why_nobody([PeerRule(uid=1001, unit="dungeon.service")], peer)
+
+
+def test_a_stranger_is_not_told_that_units_count_for_others() -> None:
+    said = why_nobody([PeerRule(uid=1001, unit="dungeon.service")], Peer(pid=7, uid=4000, gids=frozenset()))
+    assert said == "uid 4000 may call as nobody here"

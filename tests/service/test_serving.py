@@ -10,7 +10,8 @@ from kit.road import HeldConnector, config
 
 from sidecar.connectors.promise import Serving
 from sidecar.ops.log import Log
-from sidecar.service.daemon import DISK_ERROR, Daemon, make_accounts, make_reservations
+from sidecar.service.daemon import DISK_ERROR, Daemon
+from sidecar.service.limits import make_accounts, make_reservations
 
 
 class WithTasks(HeldConnector):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.daemon_process import write_config
+from kit.service_manager import Manager
 
 # The daemon in a process that sends itself a signal just before each call of what stands at one place.
 SENDS_ITSELF = """
@@ -29,9 +31,7 @@ setattr(place, name, signalled)
 exec(first)
 sys.exit(serve(Path(config), None))
 """
-STOPPED = (
-    "from sidecar.service.daemon import hold_stop_signals; hold_stop_signals(); os.kill(os.getpid(), signal.SIGTERM)"
-)
+STOPPED = "from sidecar.service.signals import hold_signals; hold_signals(); os.kill(os.getpid(), signal.SIGTERM)"
 OPEN = ("sidecar.ledger.ledger", "Ledger", "open")
 SEGMENT = ("sidecar.ledger.ledger", "Ledger", "_begin_segment")
 BIND = ("sidecar.service.listening", "", "Bound")
@@ -42,9 +42,10 @@ GOODBYE = ("sidecar.ledger.ledger", "Ledger", "_let_go")
 REMOVAL = ("sidecar.service.listener", "Bound", "remove")
 
 
-def ended(folder: Path, number: int, place: tuple[str, str, str], first: str = "") -> tuple[int, str]:
+def ended(folder: Path, number: int, place: tuple[str, str, str], first: str = "", **environ: str) -> tuple[int, str]:
     command = [sys.executable, "-c", SENDS_ITSELF, first, str(folder / "sidecar.toml"), str(int(number)), *place]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    told = {**os.environ, **environ}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=told) as process:
         try:
             _, said = process.communicate(timeout=60)
         finally:
@@ -62,6 +63,19 @@ def test_a_signal_at_any_moment_of_the_start_stops_the_daemon_cleanly(
     assert code == 0, said
     assert "draining" in said
     assert "Traceback" not in said
+
+
+def test_the_thread_that_asks_for_more_time_takes_no_signal_away(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    with Manager.in_folder(tmp_path) as manager:
+        code, said = ended(tmp_path, signal.SIGTERM, SEGMENT, NOTIFY_SOCKET=manager.address)
+        manager.hear_all()
+    assert code == 0, said
+    assert "draining" in said
+    assert [told for told in manager.said if "READY" in told or "STOPPING" in told] == [
+        {"READY": "1"},
+        {"STOPPING": "1", "EXTEND_TIMEOUT_USEC": "15000000"},
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
