@@ -56,17 +56,17 @@ def once(frame):
             return None
     if told["schema_id"].endswith("transport_error.v1"):
         return None if told["code"] in ("shutting_down", "ledger_unavailable") else told["code"]
-    result = told["result"]
-    kind = next(iter(result))
-    if kind == "refused":
-        return None if result[kind] == "InFlight" else f"refused {result[kind]}"
-    return next(iter(result[kind]["outcome"])) if "outcome" in result[kind] else kind
+    disposition = told["disposition"]
+    if "Refused" in disposition:
+        return None if disposition["Refused"] == "InFlight" else disposition["Refused"]
+    outcome = disposition["Transported"]["receipt"]["outcome"]
+    return outcome if isinstance(outcome, str) else next(iter(outcome))
 
 
 def caller():
     while not os.path.exists(OVER):
         request = new_request(MODEL, "Who goes there?")
-        frame = sealed(invocation_of(CALLER, request, terms_of(request, {})))
+        frame = sealed(invocation_of(request, CALLER, terms_of(request, {})))
         with lock:
             met["requests"] += 1
         until = time.monotonic() + ANSWER_SECONDS_MAX
