@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kit.booted_tree import NOT_LOOPBACK, ROOT, Booted
 
@@ -82,17 +83,16 @@ class Host:
             yield
         finally:
             self.tree.run(f"rm {DROP_INS}/{name}")
+            self.configure(configuration())  # another may serve only with the drop-in
             self.restart()
 
-    def status(self) -> Mapping[str, object]:
-        told: Mapping[str, object] = json.loads(self.tree.out(f"sidecar status --json --socket {SOCKET}"))
+    def status(self) -> Mapping[str, Any]:
+        told: Mapping[str, Any] = json.loads(self.tree.out(f"sidecar status --json --socket {SOCKET}"))
         return told
 
     def ceiling(self, caller: str = "dungeon") -> int:
-        [found] = [int(number) for number in re.findall(
-            rf'"caller_runtime_id": "{caller}"[^}}]*?"ceiling_micro_usd": (\d+)', json.dumps(self.status())
-        ) or re.findall(rf'"ceiling_micro_usd": (\d+)[^}}]*?"caller_runtime_id": "{caller}"', json.dumps(self.status()))]  # fmt: skip
-        return found
+        [found] = [one["ceiling_micro_usd"] for one in self.status()["callers"] if one["caller_runtime_id"] == caller]
+        return int(found)
 
     def shown(self, member: str) -> str:
         return self.tree.shown("sidecar.service", member)
@@ -112,7 +112,9 @@ class Host:
 
 def elsewhere() -> str:
     """A second model, whose provider is reached by an address that is not of loopback."""
-    connector, model = re.findall(r"(?:\[\[connector\]\].*?)(?=\[\[model\]\])|(?:\[\[model\]\].*)", configuration(), re.DOTALL)
+    connector, model = re.findall(
+        r"(?:\[\[connector\]\].*?)(?=\[\[model\]\])|(?:\[\[model\]\].*)", configuration(), re.DOTALL
+    )
     there = connector.replace('"openai"', '"elsewhere"').replace("127.0.0.1", NOT_LOOPBACK)
     there += "allow_plain_http = true\n\n"
     asked = model.replace('"npc-fast"', '"npc-far"').replace('"openai"', '"elsewhere"')

@@ -66,7 +66,8 @@ def once(frame):
 def caller():
     while not os.path.exists(OVER):
         request = new_request(MODEL, "Who goes there?")
-        frame = sealed(invocation_of(request, CALLER, terms_of(request, {})))
+        sent = sealed(invocation_of(request, CALLER, terms_of(request, {})))
+        frame = len(sent).to_bytes(4, "big") + sent
         with lock:
             met["requests"] += 1
         until = time.monotonic() + ANSWER_SECONDS_MAX
