@@ -2,7 +2,7 @@
 
     SIDECAR_BOOTED_TREES=/var/tmp/trees python -m pytest -m campaign tests/campaigns/test_booted.py -s
 
-Needs root, systemd-nspawn (package systemd-container), debootstrap or mmdebstrap, and a Debian mirror for the first run.
+Needs root, systemd-nspawn (package systemd-container), debootstrap or mmdebstrap; the first run a Debian mirror too.
 """
 
 from __future__ import annotations

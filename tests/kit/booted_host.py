@@ -91,7 +91,9 @@ class Host:
         return told
 
     def ceiling(self, caller: str = "dungeon") -> int:
-        [found] = [one["ceiling_micro_usd"] for one in self.status()["callers"] if one["caller_runtime_id"] == caller]
+        [found] = [
+            one["ceiling_micro_usd"] for one in self.status()["report"]["callers"] if one["caller_runtime_id"] == caller
+        ]
         return int(found)
 
     def shown(self, member: str) -> str:
@@ -128,10 +130,13 @@ def with_models(config: str, *models: str) -> str:
 
 def tree_names(tree: Booted) -> set[str]:
     """Every file, user and group that has to do with sidecar, but for what the tests brought."""
+    pruned = " -o ".join([f"-path {path}" for path in ("/root", "/proc", "/sys", "/var/log")])
     found = tree.out(
-        "find / -xdev \\( -path /root -o -path /proc -o -path /sys -o -path /var/log \\) -prune -o -iname '*sidecar*' -print;"
-        " find /run /tmp /var/tmp -iname '*sidecar*'; grep -l sidecar /etc/passwd /etc/group /etc/shadow /etc/gshadow || true;"
-        " systemctl list-units --all --no-legend '*sidecar*'; systemctl list-unit-files --no-legend '*sidecar*' || true"
+        f"find / -xdev \\( {pruned} \\) -prune -o -iname '*sidecar*' -print;"
+        " find /run /tmp /var/tmp -iname '*sidecar*';"
+        " grep -l sidecar /etc/passwd /etc/group /etc/shadow /etc/gshadow || true;"
+        " systemctl list-units --all --no-legend '*sidecar*';"
+        " systemctl list-unit-files --no-legend '*sidecar*' || true"
     )
     return set(found.splitlines())
 

@@ -7,7 +7,7 @@ its own, or from SIDECAR_DEBIAN_MIRROR.
 
     base tree                  debootstrap or mmdebstrap, once
     wheels                     sidecar's from the checkout each time, what it needs by pip for the tree's Python
-    a copy, booted             systemd-nspawn with a network of its own: loopback, and one address that is not of loopback
+    a copy, booted             systemd-nspawn with a network of its own: loopback, and one address beside it
     commands inside            nsenter, as root; files go in and out through the copy's folder
 """
 
