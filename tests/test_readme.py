@@ -243,7 +243,7 @@ def test_every_refusal_is_explained_in_the_order_of_the_contract() -> None:
 def test_every_line_that_a_start_and_the_ledger_log_is_explained() -> None:
     explained = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table("line").splitlines()[2:])))
     sources = Path(__file__).resolve().parents[1] / "sidecar"
-    logged = re.compile(r"log\.(?:info|warning|error)\(\s*\"(\w+)\"")
+    logged = re.compile(r"(?:log\.(?:info|warning|error)|_strangers\.tell)\(\s*\"(\w+)\"")
     of_start = set(logged.findall((sources / "cli/serve.py").read_text()))
     asked = {"record_unreadable", "check_failed", "operator_refused", "ledger_poisoned", "ledger_silent"}
     assert of_start - {"ledger_pressure_over"} | asked <= explained

@@ -60,7 +60,7 @@ spend_window_seconds = 86_400
 [[caller]]
 id = "miser"
 models = ["npc-fast"]
-spend_ceiling_micro_usd = 1_000
+spend_ceiling_micro_usd = 1_600
 spend_window_seconds = 86_400
 
 [[connector]]
@@ -166,7 +166,7 @@ def _converse(dialed: Dialed) -> bool:
     line_out(f"  {len(again)} bytes, {same}")
     goodbye = (*history, InputItem(assistant_text=AssistantText(text=said)), _user("Thank you, goodbye."))
     _ask(dialed, "dungeon", "turn-3", goodbye)
-    line_out("\nA caller whose ceiling is 1000 micro-USD, below one worst case:")
+    line_out("\nA caller whose ceiling is 1600 micro-USD, below one worst case:")
     refused = _ask(dialed, "miser", "turn-1", (question,)).disposition.refused
     return again == answer and refused == "SpendCeiling"
 

@@ -83,9 +83,9 @@ def repair(
                 files.close(lock)
     except ConfigFaults as faults:
         if as_json:
-            return fault(os.EX_CONFIG, "; ".join(f"{config}: {complaint}" for complaint in faults.complaints))
+            return fault(os.EX_CONFIG, "; ".join(map(str, faults.complaints)))
         for complaint in faults.complaints:
-            say(f"{config}: {complaint}")
+            say(str(complaint))
         return os.EX_CONFIG
     except LedgerHeld as held:
         return fault(os.EX_TEMPFAIL, f"{held}: stop it first")

@@ -54,7 +54,7 @@ def spend(directory: Path, *, window_seconds: int, config: Path | None, as_json:
         windows = _windows_of(config) if config is not None else {}
     except ConfigFaults as faults:
         for complaint in faults.complaints:
-            say(f"{config}: {complaint}")
+            say(str(complaint))
         return os.EX_CONFIG
 
     def read() -> None:

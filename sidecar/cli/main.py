@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMMANDS: Final[Mapping[str, str]] = {
     "serve": "run the daemon in the foreground",
     "check": "say everything that is wrong with a configuration",
+    "config": "a configuration to begin with, what one amounts to, its schema",
     "call": "ask once: the answer's text to stdout, its receipt to stderr",
     "quote": "what a call would be answered now, and cost at worst",
     "cancel": "end a request that is running: its deadline is now",

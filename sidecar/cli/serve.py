@@ -61,7 +61,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return _serve(config_path, log, Supervision(take_notifier(), take_watchdog_seconds()), passed)
     except ConfigFaults as faults:
         for complaint in faults.complaints:
-            say(f"{config_path}: {complaint}")
+            say(str(complaint))
         return os.EX_CONFIG
     except LedgerHeld as held:
         log.error("ledger_held", why=str(held))

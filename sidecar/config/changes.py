@@ -28,7 +28,7 @@ _FIXED: Final = (
 def fixed_ones(old: Config, new: Config) -> tuple[tuple[str, str], ...]:
     """What can't change while the daemon runs and would: each key's path, and why not, with what stands there now."""
     return tuple(
-        (path, f"can't change while the daemon runs ({why}): it is {_shown(_at(old, path))}; restart, or put it back")
+        (path, f"can't change while the daemon runs ({why}): it is {_shown(_at(old, path))}")
         for path, why in _FIXED
         if _at(old, path) != _at(new, path)
     )

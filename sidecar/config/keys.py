@@ -2,40 +2,43 @@
 
 A `Key` names what may stand in a table, how its value is read (a reader raises
 ValueError with what is wrong), and its default. Connector kinds bring tables of
-their own in the same form. A complaint has a path, the line where it is surely
-known, what is wrong, and the nearest known name where a name was mistyped.
+their own in the same form. A complaint has a path, its place in the file where
+that is surely known, what is wrong, and what to write instead.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from sidecar.config import instead
+from sidecar.config.instead import closest, nearest
+from sidecar.config.positions import Places
 from sidecar.contract.ids import is_id
 
 REQUIRED: Final = object()
-
-
-_ITEM: Final = re.compile(r"\[\d+\]$")
+_INDEX: Final = re.compile(r"\[\d+\]")
 
 
 class Complaint(Struct, frozen=True):
-    """One thing that is wrong, as one line."""
+    """One thing that is wrong, as one line; `line` and `column` only where they are surely known."""
 
     path: str
     what: str
     line: int | None = None
     hint: str | None = None
+    column: int | None = None
+    file: str | None = None
 
     def __str__(self) -> str:
-        where = f"line {self.line}: " if self.line is not None else ""
-        hint = f" ({self.hint})" if self.hint else ""
-        said = f"{where}{self.path}: {self.what}{hint}"
+        """`sidecar.toml:12:3: caller "dungeon".models[0]: what is wrong — what to write instead`"""
+        place = ":".join(str(one) for one in (self.file, self.line, self.column) if one is not None)
+        hint = f" — {self.hint}" if self.hint else ""
+        said = f"{place}: {self.path}: {self.what}{hint}" if place else f"{self.path}: {self.what}{hint}"
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in said)
 
 
@@ -47,15 +50,35 @@ class ConfigFaults(Exception):
         super().__init__("\n".join(map(str, self.complaints)))
 
 
+class Wrong(ValueError):
+    """What is wrong with a value, and what to write instead. `at` is where in it: "[1]" is an item, "" all."""
+
+    def __init__(self, what: str, hint: str | None = None, at: str = "") -> None:
+        super().__init__(what)
+        self.what, self.hint, self.at = what, hint, at
+
+
+class Wrongs(ValueError):
+    """More than one thing is wrong with a value."""
+
+    def __init__(self, wrongs: Iterable[Wrong]) -> None:
+        self.wrongs = tuple(wrongs)
+        super().__init__("; ".join(f"item {one.at} {one.what}" for one in self.wrongs))
+
+
 class Key(Struct, frozen=True):
-    """One key of a table: `read` turns the TOML value into ours, or raises ValueError."""
+    """One key of a table: `read` turns the TOML value into ours, or raises ValueError.
+
+    `example` is what to write where the key must be there and is not; left out, an ellipsis stands for its value.
+    """
 
     name: str
     read: Callable[[Any], Any]
     default: Any = REQUIRED
+    example: str | None = None
 
 
-Fault = tuple[str, str]
+Fault = tuple[str, str]  # a key, and what is wrong with it; after a semicolon, what to write instead
 
 
 class KindKeys(Struct, frozen=True):
@@ -77,37 +100,38 @@ class KindKeys(Struct, frozen=True):
 
 
 class Complaints:
-    """Collects complaints; knows the line of a path where the text was plain enough to tell.
+    """Collects complaints, each with its place in the text, as far as that is known."""
 
-    `names` says what a person calls a table: with `caller[0]` named `caller "dungeon"`, a complaint about
-    `caller[0].models` is shown as one about `caller "dungeon".models`.
-    """
-
-    def __init__(self, lines: Mapping[str, int], names: Mapping[str, str] | None = None) -> None:
-        self._lines = lines
-        self._names = names or {}
+    def __init__(self, places: Places | None = None) -> None:
+        self.places = places or Places()
         self.all: list[Complaint] = []
 
     def add(self, path: str, what: str, hint: str | None = None) -> None:
-        line = self._lines.get(path, self._lines.get(_ITEM.sub("", path)))  # an item's line: where its array begins
-        self.all.append(Complaint(self._named(path), what, line, hint))
+        self.all.append(located(Complaint(path, what, hint=hint), self.places))
 
-    def _named(self, path: str) -> str:
-        table, dot, rest = path.partition(".")
-        return self._names.get(table, table) + dot + rest
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """A hint with the known name that looks most like this one, or with all of them where none does."""
-    known = sorted(known)
-    if close := _closest(name, known):
-        return close
-    return f"known: {', '.join(known)}" if known and len(known) <= 12 else None
+    def add_wrong(self, path: str, wrong: ValueError) -> None:
+        """What a reader raised."""
+        for one in wrong.wrongs if isinstance(wrong, Wrongs) else (wrong,):
+            at, hint = (one.at, one.hint) if isinstance(one, Wrong) else ("", None)
+            self.add(path + at, str(one), hint)
 
 
-def _closest(name: str, known: Iterable[str]) -> str | None:
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else None
+def located(complaint: Complaint, places: Places) -> Complaint:
+    """The same with its file, line and column, and the table's own name. One that knows its line is left at that."""
+    path = places.with_indices(complaint.path)
+    position = places.position(path) if complaint.line is None else None
+    return structs.replace(
+        complaint,
+        path=places.with_names(path),
+        line=position.line if position else complaint.line,
+        column=position.column if position else complaint.column,
+        file=complaint.file or places.file,
+    )
+
+
+def in_order(complaints: Iterable[Complaint]) -> tuple[Complaint, ...]:
+    """As they stand in the file; those without a line first."""
+    return tuple(sorted(complaints, key=lambda one: (one.line or 0, one.column or 0)))
 
 
 def read_table(table: object, keys: tuple[Key, ...], path: str, complaints: Complaints) -> dict[str, Any] | None:
@@ -120,23 +144,27 @@ def read_table(table: object, keys: tuple[Key, ...], path: str, complaints: Comp
 def read_values(table: object, keys: tuple[Key, ...], path: str, complaints: Complaints) -> dict[str, Any]:
     """What can be read of a table, defaults filled in, so that what is right can still be held against other tables."""
     if not isinstance(table, dict):
-        complaints.add(path, "must be a table")
+        header = _INDEX.sub("", path)
+        brackets = "[{}]" if header == path else "[[{}]]"
+        complaints.add(path, "must be a table", f"write it under a header: {brackets.format(header)}")
         return {}
     known = {key.name: key for key in keys}
+    misspelt = set()  # a required key under another name is one fault and not two
     for name in table:
         if name not in known:
             complaints.add(_joined(path, name), "unknown key", nearest(name, known))
+            misspelt.add(closest(name, known))
     values = {}
     for key in keys:
         if key.name in table:
             try:
                 values[key.name] = key.read(table[key.name])
             except ValueError as wrong:
-                complaints.add(_joined(path, key.name), str(wrong))
-        elif key.default is REQUIRED:
-            complaints.add(path or "the file", f"{key.name} is missing")
-        else:
+                complaints.add_wrong(_joined(path, key.name), wrong)
+        elif key.default is not REQUIRED:
             values[key.name] = key.default
+        elif key.name not in misspelt:
+            complaints.add(_joined(path, key.name), "is missing", f"write: {key.example or f'{key.name} = ...'}")
     return values
 
 
@@ -144,76 +172,60 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-_HEADER: Final = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\s-]+?)\s*\]\]?\s*(?:#.*)?$")
-_ASSIGNED: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
-_NOT_STRUCTURE: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*')  # strings and comments of one line
-
-
-def lines_of(text: str) -> dict[str, int]:
-    """Path to line for what stands plainly on lines of its own; empty for a text that this small scanner can't follow.
-
-    Paths are those of complaints: `caller[0].models`, `model[1].price[0].input`.
-    """
-    if '"""' in text or "'''" in text:
-        return {}
-    lines: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    prefix, depth = "", 0
-    for number, line in enumerate(text.split("\n"), start=1):
-        if depth == 0 and line.lstrip().startswith("["):
-            header = _HEADER.match(line)
-            if header is None:
-                return {}  # a quoted name: from here on, whose key is whose can't be told
-            prefix = _header_path(header[2], is_array=header[1] == "[[", counts=counts)
-            lines.setdefault(prefix, number)
-        elif depth == 0 and (assigned := _ASSIGNED.match(line)):
-            lines.setdefault(_joined(prefix, assigned[1]), number)
-        structure = _NOT_STRUCTURE.sub("", line)
-        depth += structure.count("[") - structure.count("]")
-    return lines
-
-
-def _header_path(name: str, *, is_array: bool, counts: dict[str, int]) -> str:
-    path = ""
-    parts = [part.strip() for part in name.split(".")]
-    for at, part in enumerate(parts):
-        path = _joined(path, part)
-        if is_array and at == len(parts) - 1:
-            counts[path] = counts.get(path, -1) + 1
-        if path in counts:
-            path = f"{path}[{counts[path]}]"
-    return path
-
-
 # --- readers ----------------------------------------------------------------------------------------------------
 
+Read = TypeVar("Read", bound=Callable[..., Any])
 
+
+def shaped(**shape: Any) -> Callable[[Read], Read]:
+    """A reader that says what it takes, as JSON Schema, for editors; what it does not say, it may still refuse."""
+
+    def with_shape(read: Read) -> Read:
+        read.__dict__["shape"] = shape
+        return read
+
+    return with_shape
+
+
+def shape_of(read: Callable[..., Any]) -> Mapping[str, Any]:
+    """What a reader says of what it takes; nothing where it says nothing."""
+    shape: Mapping[str, Any] = getattr(read, "shape", {})
+    return shape
+
+
+@shaped(type="string", minLength=1)
 def text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("must be a text that is not empty")
+        raise Wrong("must be a text that is not empty", instead.for_text(value))
     return value
 
 
+@shaped(type="string", pattern="^[!-~]{1,256}$")
 def an_id(value: object) -> str:
     if not isinstance(value, str) or not is_id(value):
-        raise ValueError("must be an id: 1 to 256 characters of printable ASCII without spaces")
+        what = "must be an id: 1 to 256 characters of printable ASCII without spaces"
+        raise Wrong(what, instead.for_id(value))
     return value
 
 
+@shaped(type="boolean")
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("must be true or false")
+        raise Wrong("must be true or false", instead.for_flag(value))
     return value
 
 
-def whole(at_least: int, at_most: int) -> Callable[[object], int]:
-    """A reader of whole numbers within these bounds."""
+def whole(at_least: int, at_most: int, unit: instead.Unit = "") -> Callable[[object], int]:
+    """A reader of whole numbers within these bounds; the unit is for what is said of a wrong one."""
 
+    @shaped(type="integer", minimum=at_least, maximum=at_most)
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError("must be a whole number")
+            hint = instead.for_number(value, at_least, at_most, unit, whole=True)
+            raise Wrong("must be a whole number", hint)
         if not at_least <= value <= at_most:
-            raise ValueError(f"must be from {at_least} to {at_most}, not {_shown(value)}")
+            what = f"must be from {at_least} to {at_most}, not {_shown(value)}"
+            raise Wrong(what, instead.for_bounds(value, at_least, at_most, unit))
         return value
 
     return read
@@ -222,11 +234,14 @@ def whole(at_least: int, at_most: int) -> Callable[[object], int]:
 def seconds(at_least: float, at_most: float) -> Callable[[object], float]:
     """A reader of durations, whole or not."""
 
+    @shaped(type="number", minimum=at_least, maximum=at_most)
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError("must be a number of seconds")
+            hint = instead.for_number(value, at_least, at_most, "seconds", whole=False)
+            raise Wrong("must be a number of seconds", hint)
         if not at_least <= value <= at_most:
-            raise ValueError(f"must be from {at_least:g} to {at_most:g} seconds, not {_shown(value)}")
+            what = f"must be from {at_least:g} to {at_most:g} seconds, not {_shown(value)}"
+            raise Wrong(what, instead.for_bounds(value, at_least, at_most, "seconds"))
         return value
 
     return read
@@ -242,29 +257,32 @@ def _shown(number: float) -> str:
 def choice(*words: str) -> Callable[[object], str]:
     """A reader of one of these words."""
 
+    @shaped(enum=list(words))
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in words:
-            hint = _closest(value, words) if isinstance(value, str) else None
-            raise ValueError(f"must be one of {', '.join(words)}" + (f"; {hint}" if hint else ""))
+            raise Wrong(f"must be one of {', '.join(words)}", instead.for_choice(value, words))
         return value
 
     return read
 
 
+@shaped(type="string", pattern="^0?[0-7]{3}$")
 def mode(value: object) -> int:
     """File permissions as an octal text, such as "0660"."""
     if not isinstance(value, str) or not re.fullmatch(r"0?[0-7]{3}", value):
-        raise ValueError('must be permissions as an octal text, such as "0660"')
+        hint = 'write "0660" for the user and the group, "0600" for the user alone, "0666" for all; in quotes'
+        raise Wrong('must be permissions as an octal text, such as "0660"', hint)
     return int(value, 8)
 
 
 def path_from(folder: Path) -> Callable[[object], Path]:
     """A reader of paths; relative ones are taken from `folder`."""
 
+    @shaped(type="string", minLength=1)
     def read(value: object) -> Path:
         path = text(value)
         if "\0" in path:
-            raise ValueError("must be a path, which holds no NUL character")
+            raise Wrong("must be a path, which holds no NUL character", "write it without \\u0000")
         return folder / path
 
     return read
@@ -273,17 +291,18 @@ def path_from(folder: Path) -> Callable[[object], Path]:
 def list_of(read_one: Callable[[object], Any]) -> Callable[[object], tuple[Any, ...]]:
     """A reader of arrays; it complains of every item that is wrong."""
 
+    @shaped(type="array", items=shape_of(read_one))
     def read(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise ValueError("must be an array")
+            raise Wrong("must be an array", instead.for_list(value))
         items, wrongs = [], []
         for at, one in enumerate(value):
             try:
                 items.append(read_one(one))
             except ValueError as wrong:
-                wrongs.append(f"item [{at}] {wrong}")
+                wrongs.append(Wrong(str(wrong), wrong.hint if isinstance(wrong, Wrong) else None, f"[{at}]"))
         if wrongs:
-            raise ValueError("; ".join(wrongs))
+            raise Wrongs(wrongs)
         return tuple(items)
 
     return read

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import grp
-import pwd
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from sidecar.config import tables
+from sidecar.config.ceilings import too_low
+from sidecar.config.instead import nearest, shown
 from sidecar.config.keys import (
     Complaint,
     Complaints,
@@ -20,104 +18,149 @@ from sidecar.config.keys import (
     Fault,
     Key,
     KindKeys,
-    lines_of,
-    nearest,
+    in_order,
+    located,
     read_table,
     read_values,
 )
+from sidecar.config.naming import Naming
+from sidecar.config.parsing import parsed
+from sidecar.config.peers import peer_of
+from sidecar.config.positions import Places, positions_of
 from sidecar.config.values import (
     Caller,
     Config,
     Connector,
+    CredentialName,
     Daemon,
     LedgerPlace,
     Model,
     PeerRule,
     smallest_segment_bytes,
 )
-from sidecar.contract.ids import is_id
 from sidecar.contract.values import PriceRow
 from sidecar.rules.pricing import DatedPrice
 
 _PEER_NAMES = frozenset(key.name for key in tables.peer_keys())
-_ID_KEYS: Final = {"caller": "id", "connector": "name", "model": "name"}  # what a person calls one of these tables
-_TOML_PLACE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
+
+_NAMES_LOST: Final = ("no model is named", "no connector is named")  # true of a text whose names are not all known
 
 T = TypeVar("T")
 
 
+class Reading(Struct, frozen=True):
+    """What a text says, and everything that is wrong with it; what is sound can be looked at further.
+
+    `config` is None where anything is wrong. `connectors` are the sound ones, by path (`connector[0]`), without those
+    that only stand behind another one; `credentials` are those that tables with something wrong name. `daemon` and
+    `ledger` hold what could be read of these tables.
+    """
+
+    config: Config | None
+    complaints: tuple[Complaint, ...]
+    places: Places
+    daemon: Mapping[str, Any] = {}
+    ledger: Mapping[str, Any] = {}
+    connectors: Mapping[str, Connector] = {}
+    credentials: Mapping[str, CredentialName] = {}
+
+
 def read_config(source: str, folder: Path, kinds: Mapping[str, KindKeys]) -> Config:
     """The configuration that this text says; `folder` is where its relative paths begin. Raises ConfigFaults."""
-    document = _parsed(source)
-    reading = _Reading(folder.absolute(), kinds, Complaints(lines_of(source), _table_names(document)))
-    config = reading.config(document)
-    if config is None:
-        raise ConfigFaults(reading.complaints.all)
-    return config
+    reading = reading_of(source, folder, kinds)
+    if reading.config is None:
+        raise ConfigFaults(reading.complaints)
+    return reading.config
 
 
-def _parsed(source: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(source)
-    except RecursionError:
-        raise ConfigFaults([Complaint("the file", "is nested too deeply")]) from None
-    except ValueError as error:  # a syntax error, or a number too long to be read
-        what = str(error)
-        if place := _TOML_PLACE.search(what):
-            what = f"{what[: place.start()]}, at column {place[2]}"
-        line = int(place[1]) if place else None
-        raise ConfigFaults([Complaint("the file", f"is no TOML: {what}", line)]) from None
+def reading_of(source: str, folder: Path, kinds: Mapping[str, KindKeys], file: str | None = None) -> Reading:
+    """As `read_config`, with what is wrong as a part of the answer; `file` is what the text's file is called there."""
+    toml = parsed(source)
+    if toml.document is None:
+        places = Places(file=file)
+        return Reading(None, tuple(located(one, places) for one in toml.mistakes), places)
+    naming = Naming(toml.document, kinds)
+    places = Places(positions_of(toml.source, toml.document), naming.shown(), file)
+    found = _Reading(folder.absolute(), kinds, naming, Complaints(places)).found(toml.document)
+    if not toml.mistakes:
+        return found
+    rest = _without_what_follows(found.complaints, {places.with_names(path) for path in toml.taken_out})
+    mistakes = [located(one, places) for one in toml.mistakes]
+    return structs.replace(found, config=None, complaints=in_order([*mistakes, *rest]))
 
 
-def _table_names(document: dict[str, Any]) -> dict[str, str]:
-    """From `caller[0]` to `caller "dungeon"` for every table whose name is its own."""
-    names: dict[str, str] = {}
-    for kind, id_key in _ID_KEYS.items():
-        ids = [_id_of(table, id_key) for table in _list(document, kind)]
-        names |= {f"{kind}[{at}]": f'{kind} "{name}"' for at, name in enumerate(ids) if name and ids.count(name) == 1}
-    return names
+def _without_what_follows(complaints: Iterable[Complaint], taken_out: set[str]) -> list[Complaint]:
+    """Without those that are there only since these keys could not be read."""
+    half_read = tuple(path for path in taken_out if path.endswith("."))
+    follows = _NAMES_LOST if half_read or any(path.endswith((".name", ".id")) for path in taken_out) else ()
+    return [
+        one
+        for one in complaints
+        if one.path not in taken_out
+        and not one.what.startswith(follows)
+        and not (one.what == "is missing" and one.path.startswith(half_read))
+    ]
 
 
 class _Reading:
     """One reading; each method gives a value, or None after complaining."""
 
-    def __init__(self, folder: Path, kinds: Mapping[str, KindKeys], complaints: Complaints) -> None:
+    def __init__(self, folder: Path, kinds: Mapping[str, KindKeys], naming: Naming, complaints: Complaints) -> None:
         self._folder = folder
         self._kinds = kinds
+        self._naming = naming
         self.complaints = complaints
+        self._credentials: dict[str, CredentialName] = {}
 
-    def config(self, document: dict[str, Any]) -> Config | None:
+    def found(self, document: dict[str, Any]) -> Reading:
         read_table(document, tables.top_keys(), "", self.complaints)
         daemon = self._section(document, "daemon", tables.daemon_keys(self._folder))
         ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
         self._check_sizes(daemon, ledger)
-        connectors = self._each(document, "connector", self._connector)
-        by_name = self._with_wrapped({connector.name: connector for connector in connectors})
-        models = self._each(document, "model", lambda table, path: self._model(table, path, document, by_name))
-        callers = self._each(document, "caller", lambda table, path: self._caller(table, path, ledger))
-        operators = self._each(document, "operator", self._peer)
-        self._check_names(document)
+        sound = {path: one for path, one in self._each("connector", self._connector) if one is not None}
+        alone = {connector.name: connector for connector in sound.values()}
+        by_name = {name: self._wrapping(connector, alone) for name, connector in alone.items()}
+        models = self._each("model", lambda table, path: self._model(table, path, by_name))
+        callers = self._each("caller", lambda table, path: self._caller(table, path, ledger))
+        operators = self._each("operator", self._peer)
+        self._naming.check(self.complaints)
+        usable = {model.name: model for _, model in models if model}
+        for one in too_low([(path, caller) for path, caller in callers if caller], usable):
+            self.complaints.add(one.path, one.what, one.hint)
         if document.get("caller", []) == []:
-            self.complaints.add("caller", "there is none, so the daemon would serve nobody")
-        if self.complaints.all:
-            return None
-        return Config(
+            what = "there is none, so the daemon would serve nobody"
+            self.complaints.add("caller", what, f"write: {tables.CALLER_EXAMPLE}")
+        only_behind = self._naming.only_behind()
+        asked = {path: self._wrapping(one, by_name) for path, one in sound.items() if one.name not in only_behind}
+        reading = Reading(
+            config=None,
+            complaints=in_order(self.complaints.all),
+            places=self.complaints.places,
+            daemon=daemon,
+            ledger=ledger,
+            connectors={path: one for path, one in asked.items() if self._is_whole(one)},
+            credentials=self._credentials,
+        )
+        if reading.complaints:
+            return reading
+        config = Config(
             daemon=Daemon(**daemon),
             ledger=LedgerPlace(**ledger),
-            callers={caller.id: caller for caller in callers},
-            operators=tuple(operators),
+            callers={caller.id: caller for _, caller in callers if caller},
+            operators=tuple(operator for _, operator in operators if operator),
             connectors=by_name,
-            models={model.name: model for model in models},
+            models=usable,
         )
+        return structs.replace(reading, config=config)
 
     def _section(self, document: dict[str, Any], name: str, keys: tuple[Key, ...]) -> dict[str, Any]:
         """What can be read of a table that stands once."""
         return read_values(document[name], keys, name, self.complaints) if name in document else {}
 
-    def _each(self, document: dict[str, Any], kind: str, read: Callable[[Any, str], T | None]) -> list[T]:
-        """The sound tables of one kind."""
-        read_ones = [read(table, f"{kind}[{at}]") for at, table in enumerate(_list(document, kind))]
-        return [one for one in read_ones if one is not None]
+    def _each(self, kind: str, read: Callable[[Any, str], T]) -> list[tuple[str, T]]:
+        """The tables of one kind, each with its path."""
+        paths = [(f"{kind}[{at}]", table) for at, table in enumerate(self._naming.tables(kind))]
+        return [(path, read(table, path)) for path, table in paths]
 
     # --- one table of each kind -------------------------------------------------------------------------------
 
@@ -125,7 +168,7 @@ class _Reading:
         before = len(self.complaints.all)
         values = read_values(table, tables.caller_keys(), path, self.complaints)
         self._check_window(values, ledger, path)
-        peer = self._peer_of(values, path)
+        peer = peer_of(values, path, self.complaints)
         if peer is None or len(self.complaints.all) > before:
             return None
         values = {name: value for name, value in values.items() if name not in _PEER_NAMES}
@@ -137,39 +180,11 @@ class _Reading:
             self.complaints.add(
                 f"{path}.spend_window_seconds",
                 f"is longer than the {days} days of ledger.retention_days: spend would be forgotten in its window",
+                f"write {shown(days * 86_400)} or less, or keep records for {shown(-(-window // 86_400))} days",
             )
 
     def _peer(self, table: Any, path: str) -> PeerRule | None:
-        return self._peer_of(read_values(table, tables.peer_keys(), path, self.complaints), path)
-
-    def _peer_of(self, values: dict[str, Any], path: str) -> PeerRule | None:
-        """The peers meant by user or uid, group or gid, and unit; names are looked up now, once."""
-        before = len(self.complaints.all)
-        uid = self._number(values, path, "user", "uid", lambda name: pwd.getpwnam(name).pw_uid)
-        gid = self._number(values, path, "group", "gid", lambda name: grp.getgrnam(name).gr_gid)
-        if uid == tables.NOBODY_UID:
-            self.complaints.add(
-                f"{path}.{'uid' if values.get('user') is None else 'user'}",
-                f"uid {uid} is how the kernel shows users whom it can't name here; it is never admitted",
-            )
-        if len(self.complaints.all) > before:
-            return None
-        return PeerRule(uid=uid, gid=gid, unit=values.get("unit"))
-
-    def _number(
-        self, values: dict[str, Any], path: str, by_name: str, by_number: str, look_up: Callable[[str], int]
-    ) -> int | None:
-        name, number = values.get(by_name), values.get(by_number)
-        if name is None:
-            return number
-        if number is not None:
-            self.complaints.add(f"{path}.{by_name}", f"stands beside {by_number}: give one of the two")
-            return None
-        try:
-            return look_up(name)
-        except (KeyError, ValueError):  # ValueError: a name that no host could have
-            self.complaints.add(f"{path}.{by_name}", f"this host has no {by_name} {name!r}")
-            return None
+        return peer_of(read_values(table, tables.peer_keys(), path, self.complaints), path, self.complaints)
 
     def _connector(self, table: Any, path: str) -> Connector | None:
         before = len(self.complaints.all)
@@ -178,6 +193,7 @@ class _Reading:
         kind = self._kinds.get(kind_name) if isinstance(kind_name, str) else None
         if isinstance(kind_name, str) and kind is None:
             self.complaints.add(f"{path}.kind", f"no kind {kind_name} is built", nearest(kind_name, self._kinds))
+        kind = kind or self._naming.kind_of(table)
         own = kind.keys(self._folder) if kind else ()
         if kind is None and isinstance(table, dict):  # what else its kind would have wanted is not known
             table = {name: value for name, value in table.items() if name in {key.name for key in common}}
@@ -187,23 +203,32 @@ class _Reading:
         if kind is not None:
             self._check_url(kind, values, path)
             if kind.wraps and values.get("credential") is not None:
-                self.complaints.add(f"{path}.credential", f"belongs to the connector that {kind.wraps} names")
-        if len(self.complaints.all) > before:
-            return None
-        settings = {key.name: values.pop(key.name) for key in own}
-        if kind is not None:
+                self.complaints.add(
+                    f"{path}.credential",
+                    f"belongs to the connector that {kind.wraps} names",
+                    "write it in the table of that one",
+                )
+        settings = {key.name: values.pop(key.name) for key in own if key.name in values}
+        if kind is not None and len(settings) == len(own):
             self._say_faults(kind.faults(settings), path)
+        if len(self.complaints.all) > before:
+            if values.get("credential") and values.get("name") not in self._naming.only_behind():
+                self._credentials[path] = values["credential"]
+            return None
         del values["allow_plain_http"]
-        return Connector(settings=settings, **values) if len(self.complaints.all) == before else None
+        return Connector(settings=settings, **values)
 
-    def _with_wrapped(self, connectors: Mapping[str, Connector]) -> dict[str, Connector]:
-        """Those that stand before another one, with that one; one that is broken is complained of elsewhere."""
-        whole = {}
-        for name, connector in connectors.items():
-            wraps = self._kinds[connector.kind].wraps
-            other = connectors.get(connector.settings[wraps]) if wraps else None
-            whole[name] = structs.replace(connector, wrapped=other) if other else connector
-        return whole
+    def _wrapping(self, connector: Connector, connectors: Mapping[str, Connector]) -> Connector:
+        """With the one that it stands before, if it does; one that is broken is complained of elsewhere."""
+        wraps = self._kinds[connector.kind].wraps
+        return structs.replace(connector, wrapped=connectors.get(connector.settings[wraps]) if wraps else None)
+
+    def _is_whole(self, connector: Connector) -> bool:
+        """Whether the one that it must stand before is there, and stands before none itself."""
+        behind = connector.wrapped
+        return self._kinds[connector.kind].wraps is None or (
+            behind is not None and self._kinds[behind.kind].wraps is None
+        )
 
     def _without_keys_of_others(self, table: dict[str, Any], known: set[str], path: str) -> dict[str, Any]:
         """What is left of a connector's table; a key that another kind has is said to be that kind's."""
@@ -214,64 +239,46 @@ class _Reading:
                 others[name] = sorted(kinds)
         for name in (name for name in table if name in others):
             what = f"is a key of the kind {' and '.join(others[name])}, and this one is {table['kind']}"
-            self.complaints.add(f"{path}.{name}", what)
+            self.complaints.add(f"{path}.{name}", what, f'leave it out, or write: kind = "{others[name][0]}"')
         return {name: value for name, value in table.items() if name not in others}
 
     def _say_faults(self, faults: Iterable[Fault], path: str) -> None:
-        for key, what in faults:
-            self.complaints.add(f"{path}.{key}", what)
+        for key, said in faults:
+            what, _, hint = said.partition("; ")
+            self.complaints.add(f"{path}.{key}", what, hint or "leave the line out")
 
     def _check_url(self, kind: KindKeys, values: dict[str, Any], path: str) -> None:
         if "base_url" not in values:
             return
         url = values["base_url"]
         if url is None and kind.needs_base_url:
-            self.complaints.add(path, "base_url is missing")
+            self.complaints.add(f"{path}.base_url", "is missing", f"write: {tables.BASE_URL_EXAMPLE}")
         elif url is not None and not kind.needs_base_url:
-            self.complaints.add(f"{path}.base_url", f"the kind {values['kind']} has none")
+            self.complaints.add(f"{path}.base_url", f"the kind {values['kind']} has none", "leave the line out")
         elif url is not None and tables.is_plain_http_away(url) and not values.get("allow_plain_http"):
             self.complaints.add(
                 f"{path}.base_url",
                 "plain http to another machine shows prompts and keys to the network",
-                "use https, or write allow_plain_http = true",
+                "write https://, or allow_plain_http = true",
             )
 
-    def _model(
-        self, table: Any, path: str, document: dict[str, Any], connectors: Mapping[str, Connector]
-    ) -> Model | None:
+    def _model(self, table: Any, path: str, connectors: Mapping[str, Connector]) -> Model | None:
         before = len(self.complaints.all)
         common = tables.model_keys()
-        kind = self._kind_of_model(table, document)
+        kind = self._naming.kind_of_model(table)
         if kind is None and isinstance(table, dict):  # what its connector's kind would have wanted is not known
             of_kinds = {key.name for one in self._kinds.values() for key in one.model_keys}
             table = {name: value for name, value in table.items() if name not in of_kinds}
         own = kind.model_keys if kind else ()
         values = read_values(table, (*common, *own), path, self.complaints)
         prices = self._prices(values.pop("price"), path) if "price" in values else ()
+        settings = {key.name: values.pop(key.name) for key in own if key.name in values}
+        connector = connectors.get(values.get("connector", ""))
+        if kind is not None and connector is not None and len(settings) == len(own):
+            self._say_faults(kind.model_faults((connector.wrapped or connector).settings, settings), path)
         if len(self.complaints.all) > before:
             return None
-        settings = {key.name: values.pop(key.name) for key in own}
-        connector = connectors.get(values["connector"])
-        if kind is not None and connector is not None:
-            self._say_faults(kind.model_faults((connector.wrapped or connector).settings, settings), path)
-        model = Model(prices=prices, settings=settings, **values)
-        return model if len(self.complaints.all) == before else None
-
-    def _kind_of_model(self, table: Any, document: dict[str, Any]) -> KindKeys | None:
-        """The kind of the connector that a model names, or of the one that stands behind it, where it is built."""
-        connector, kind = self._named(_id_of(table, "connector"), document)
-        if kind is not None and kind.wraps:
-            _, kind = self._named(_id_of(connector, kind.wraps), document)
-            return None if kind is None or kind.wraps else kind
-        return kind
-
-    def _named(self, name: str | None, document: dict[str, Any]) -> tuple[dict[str, Any], KindKeys | None]:
-        """The raw table of a connector and its kind, as far as there are such."""
-        for table in _list(document, "connector"):
-            if name and _id_of(table, "name") == name:
-                kind = table.get("kind")
-                return table, self._kinds.get(kind) if isinstance(kind, str) else None
-        return {}, None
+        return Model(prices=prices, settings=settings, **values)
 
     def _prices(self, price_tables: list[Any], path: str) -> tuple[DatedPrice, ...]:
         before = len(self.complaints.all)
@@ -284,74 +291,24 @@ class _Reading:
             from_unix_ms = values.pop("from") or 0
             row = PriceRow(**values)
             if (row.above_input_tokens, from_unix_ms) in prices:
-                self.complaints.add(price_path, "another row has the same above_input_tokens and from")
+                self.complaints.add(
+                    price_path,
+                    "another row has the same above_input_tokens and from",
+                    "leave one of the two out, or write another above_input_tokens or from",
+                )
             prices[row.above_input_tokens, from_unix_ms] = DatedPrice(from_unix_ms=from_unix_ms, row=row)
         if (None, 0) not in prices and len(self.complaints.all) == before:
-            self.complaints.add(path, "a base price is missing: a row without above_input_tokens and without from")
+            what = "a base price is missing: a row without above_input_tokens and without from"
+            self.complaints.add(f"{path}.price", what, f"write: {tables.PRICE_EXAMPLE}")
         return tuple(prices.values())
-
-    # --- what only the whole file can show --------------------------------------------------------------------
-    # Asked of the raw tables, so that one that is broken elsewhere is held against the others all the same.
-
-    def _check_names(self, document: dict[str, Any]) -> None:
-        for kind, id_key in _ID_KEYS.items():
-            seen: set[str] = set()
-            for at, table in enumerate(_list(document, kind)):
-                name = _id_of(table, id_key)
-                if name in seen:
-                    self.complaints.add(f"{kind}[{at}].{id_key}", f"{name} is the {id_key} of an earlier {kind}")
-                seen |= {name} if name else set()
-        connectors, models = _names(document, "connector"), _names(document, "model")
-        for at, table in enumerate(_list(document, "connector")):
-            self._check_wrapped(table, connectors, f"connector[{at}]", document)
-        for at, table in enumerate(_list(document, "model")):
-            self._check_known(_id_of(table, "connector"), "connector", connectors, f"model[{at}].connector")
-        for at, table in enumerate(_list(document, "caller")):
-            wanted = table.get("models") if isinstance(table, dict) else None
-            for position, name in enumerate(wanted if isinstance(wanted, list) else ()):
-                self._check_known(name, "model", models, f"caller[{at}].models[{position}]")
-
-    def _check_wrapped(self, table: Any, connectors: set[str], path: str, document: dict[str, Any]) -> None:
-        name = _id_of(table, "name")
-        kind = self._kinds.get(table["kind"]) if name and isinstance(table.get("kind"), str) else None
-        wanted = _id_of(table, kind.wraps) if kind and kind.wraps else None
-        if kind is None or wanted is None:
-            return
-        self._check_known(wanted, "connector", connectors, f"{path}.{kind.wraps}")
-        _, other = self._named(wanted, document)
-        if wanted == name:
-            self.complaints.add(f"{path}.{kind.wraps}", "names this connector itself")
-        elif other is not None and other.wraps:
-            self.complaints.add(
-                f"{path}.{kind.wraps}", f"{wanted} stands before another connector itself: name that one"
-            )
-
-    def _check_known(self, name: Any, kind: str, known: set[str], path: str) -> None:
-        if _is_id(name) and name not in known:
-            self.complaints.add(path, f"no {kind} is named {name}", nearest(name, known))
 
     def _check_sizes(self, daemon: dict[str, Any], ledger: dict[str, Any]) -> None:
         frame_bytes_max = daemon.get("frame_bytes_max", 0)
         least = smallest_segment_bytes(frame_bytes_max)
         if frame_bytes_max and ledger.get("segment_bytes", least) < least:
-            self.complaints.add("ledger.segment_bytes", f"must be at least {least}: 4 x (frame_bytes_max + 65536)")
+            what = f"must be at least {least}: 4 x (frame_bytes_max + 65536)"
+            self.complaints.add("ledger.segment_bytes", what, f"write {shown(-(-least // 4096) * 4096)} or more")
         if daemon.get("frames_held_bytes_max", frame_bytes_max) < frame_bytes_max:
-            self.complaints.add("daemon.frames_held_bytes_max", f"must be at least frame_bytes_max, {frame_bytes_max}")
-
-
-def _list(document: dict[str, Any], name: str) -> list[Any]:
-    value = document.get(name)
-    return value if isinstance(value, list) else []
-
-
-def _id_of(table: Any, id_key: str) -> str | None:
-    name = table.get(id_key) if isinstance(table, dict) else None
-    return name if _is_id(name) else None
-
-
-def _is_id(name: Any) -> bool:
-    return isinstance(name, str) and is_id(name) is not None
-
-
-def _names(document: dict[str, Any], kind: str) -> set[str]:
-    return {name for table in _list(document, kind) if (name := _id_of(table, _ID_KEYS[kind]))}
+            what = f"must be at least frame_bytes_max, {frame_bytes_max}"
+            hint = f"write {shown(frame_bytes_max)} or more, or a smaller frame_bytes_max"
+            self.complaints.add("daemon.frames_held_bytes_max", what, hint)

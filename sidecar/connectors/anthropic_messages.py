@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sidecar.config.keys import Key, KindKeys, choice, flag, text
+from sidecar.config.keys import Key, KindKeys, Wrong, choice, flag, shape_of, shaped, text
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors import anthropic_messages_lower
 from sidecar.connectors.anthropic_messages_lift import Lift
@@ -77,10 +77,11 @@ def api(*, base_url: str, secret: str | None, version: str = VERSION, auth: str 
     )
 
 
+@shaped(**shape_of(text))
 def _header_value(value: object) -> str:
     said = text(value)
     if not said.isascii() or not said.isprintable() or " " in said:
-        raise ValueError("must be a version, such as 2023-06-01")
+        raise Wrong("must be a version, such as 2023-06-01", 'write "2023-06-01", in quotes')
     return said
 
 

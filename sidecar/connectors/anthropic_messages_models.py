@@ -92,8 +92,11 @@ def model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Iter
     settings = Model(**model)
     family = settings.family
     if family.asked_by == "adaptive" and settings.efforts == ():
-        yield "efforts", f"a model of thinking = {settings.thinking!r} is asked to think by an effort, and none is left"
+        yield (
+            "efforts",
+            f"thinking = {settings.thinking!r} is asked for by an effort; write one, or leave efforts out",
+        )
     if family.asked_by == "budget" and settings.efforts and "max" in settings.efforts:
-        yield "efforts", "no model that thinks by a budget takes the effort max; it falls back by itself"
+        yield "efforts", "no model that thinks by a budget takes the effort max; it falls back by itself; leave max out"
     if not settings.think_unasked and settings.thinking == "always":
         yield "think_unasked", "nothing keeps a model of thinking = 'always' from thinking"

@@ -65,7 +65,7 @@ def api(*, base_url: str, secret: str | None) -> Api:
 def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Iterable[Fault]:
     efforts = model["efforts"] or ()
     if model["thinking"] == "off" and efforts:
-        yield "efforts", 'thinking = "off" sends no effort: leave them out, or say how the model is told to think'
+        yield "efforts", 'thinking = "off" sends no effort; leave them out, or say how the model is told to think'
     if model["thinking"] == "budget":
         for word in efforts:
             if word not in BUDGETS:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sidecar.config.keys import choice, list_of
+from sidecar.config.keys import Wrong, choice, list_of, shape_of, shaped
 from sidecar.connectors.promise import Rejected
 from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import (
@@ -118,10 +118,12 @@ def efforts(*known: str) -> Callable[[object], tuple[str, ...]]:
     """A reader of the words that a model takes; none at all, or some of which a request can ask for one."""
     read_words = list_of(choice(*known))
 
+    @shaped(**shape_of(read_words))
     def read(value: object) -> tuple[str, ...]:
         words = read_words(value)
         if words and not _WITHIN_REACH.intersection(words):
-            raise ValueError(f"holds none that a request can ask for: {', '.join(sorted(_WITHIN_REACH))}")
+            what = f"holds none that a request can ask for: {', '.join(sorted(_WITHIN_REACH))}"
+            raise Wrong(what, "write one of these, or leave the line out")
         return words
 
     return read

@@ -68,15 +68,24 @@ def _dialect(settings: Mapping[str, Any]) -> Dialect:
 def _faults(settings: Mapping[str, Any]) -> Iterator[Fault]:
     said = _dialect(settings)
     if said.send_obfuscation and not said.send_stream_options:
-        yield "send_obfuscation", "stands in stream_options, which are not sent"
+        yield (
+            "send_obfuscation",
+            "stands in stream_options, which are not sent; leave it out, or write send_stream_options = true",
+        )
 
 
 def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[Fault]:
     said = _dialect(connector)
     if model["efforts"] and said.effort_field == "omit":
-        yield "efforts", f"the dialect {connector['dialect']} sends no effort: set effort_field of the connector"
+        yield (
+            "efforts",
+            f"the dialect {connector['dialect']} sends no effort; leave them out, or set effort_field there",
+        )
     if model["cache"] == "charged" and not said.cache_key:
-        yield "cache", f"the dialect {connector['dialect']} has no cache that can be asked for"
+        yield (
+            "cache",
+            f'the dialect {connector["dialect"]} has no cache that can be asked for; write cache = "free" or "none"',
+        )
 
 
 _MODEL_KEYS: Final = (

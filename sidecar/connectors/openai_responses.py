@@ -70,7 +70,10 @@ _MODEL_KEYS: Final = (
 
 def _model_faults(connector: Mapping[str, Any], model: Mapping[str, Any]) -> Iterable[Fault]:
     if connector.get("dialect") == "compatible" and model.get("cache") == "charged":
-        yield "cache", 'must be "free" or "none": the dialect compatible has no way to ask for no charged cache writes'
+        yield (
+            "cache",
+            'the dialect compatible has no way to ask for no charged cache writes; write cache = "free" or "none"',
+        )
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> HttpConnector:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from sidecar.config.keys import Complaint, ConfigFaults, Key, KindKeys, list_of, path_from
+from sidecar.config import instead
+from sidecar.config.keys import Complaint, ConfigFaults, Key, KindKeys, Wrong, list_of, path_from, shaped
 from sidecar.config.values import Connector as ConnectorConfig
 from sidecar.connectors.child import Plan
 from sidecar.connectors.kind import Kind
@@ -27,7 +28,11 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _keys(folder: Path) -> tuple[Key, ...]:
-    return (Key("argv", _argv), Key("environment", _environment, {}), Key("cwd", path_from(folder), folder))
+    return (
+        Key("argv", _argv, example='argv = ["python3", "connector.py"]'),
+        Key("environment", _environment, {}),
+        Key("cwd", path_from(folder), folder),
+    )
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> Process:
@@ -56,31 +61,35 @@ def _built(config: ConnectorConfig, plan: Plan, secret: Secret | None) -> Proces
     )
 
 
+@shaped(type="array", items={"type": "string"}, minItems=1)
 def _argv(value: object) -> tuple[str, ...]:
     words = list_of(_word)(value)
     if not words or not words[0]:
-        raise ValueError('must name a program first, such as ["python3", "connector.py"]')
+        hint = 'write: argv = ["python3", "connector.py"]'
+        raise Wrong('must name a program first, such as ["python3", "connector.py"]', hint)
     return words
 
 
 def _word(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise ValueError("must be a text without NUL characters")
+        raise Wrong("must be a text without NUL characters", instead.for_text(value))
     return value
 
 
+@shaped(type="object", additionalProperties={"type": "string"})
 def _environment(value: object) -> Mapping[str, str]:
     if not isinstance(value, dict):
-        raise ValueError('must be a table of texts, such as {MODEL_FILE = "goblin.gguf"}')
+        raise Wrong('must be a table of texts, such as {MODEL_FILE = "goblin.gguf"}', "write it in braces: {...}")
     for name, said in value.items():
         if not _VARIABLE.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of an environment variable")
+            raise Wrong("is no name of an environment variable", "write it with letters, digits and _ only", f".{name}")
         if name == CREDENTIAL:
-            raise ValueError(f"{CREDENTIAL} is set by the connector's credential")
+            hint = "leave it out here, and name the credential by: credential = ..."
+            raise Wrong("is set by the connector's credential", hint, f".{name}")
         try:
             _word(said)
         except ValueError as wrong:
-            raise ValueError(f"{name} {wrong}") from None
+            raise Wrong(str(wrong), 'write a text in quotes: {NAME = "..."}', f".{name}") from None
     return value
 
 
@@ -92,17 +101,21 @@ def _whole_environment(said: Mapping[str, str], secret: Secret | None) -> dict[s
 
 def _check(plan: Plan) -> None:
     if not plan.cwd.is_dir():
-        raise ConfigFaults([Complaint("cwd", f"{plan.cwd} is no directory")])
+        raise ConfigFaults(
+            [Complaint("cwd", f"{plan.cwd} is no directory", hint="write the directory in which it runs")]
+        )
     program = plan.argv[0]
     if "/" not in program:
         if shutil.which(program, path=plan.environment.get("PATH", os.defpath)) is None:
-            raise ConfigFaults([Complaint("argv", f"there is no program {program!r} on the child's PATH")])
+            what = f"there is no program {program!r} on the child's PATH"
+            raise ConfigFaults([Complaint("argv", what, hint="install it, or write its whole path")])
         return
     path = plan.cwd / program
     if not path.is_file():
-        raise ConfigFaults([Complaint("argv", f"{path} is no file")])
+        hint = "write a program of PATH without a slash, or a path from cwd"
+        raise ConfigFaults([Complaint("argv", f"{path} is no file", hint=hint)])
     if not os.access(path, os.X_OK):
-        raise ConfigFaults([Complaint("argv", f"{path} may not be run by this user")])
+        raise ConfigFaults([Complaint("argv", f"{path} may not be run by this user", hint=f"chmod +x {path}")])
 
 
 KIND: Final = Kind(KindKeys(_keys), _build, build_unasked=_build_unasked)

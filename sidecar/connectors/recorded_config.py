@@ -35,8 +35,8 @@ _BOUNDS: Final = (
 
 def _keys(folder: Path) -> tuple[Key, ...]:
     return (
-        Key("records", an_id),
-        Key("directory", path_from(folder)),
+        Key("records", an_id, example='records = "local"'),
+        Key("directory", path_from(folder), example='directory = "recordings"'),
         Key("mode", choice("replay", "record", "both"), "replay"),
     )
 
@@ -71,7 +71,7 @@ def _build(config: ConnectorConfig, secret: Secret | None, kinds: Mapping[str, K
     try:
         wrapped = _wrapped(wanted, secret, kinds[wanted.kind], is_asked=mode != "replay")
     except ConfigFaults as faults:
-        complaints += [structs.replace(one, path=f"records: {one.path}") for one in faults.complaints]
+        complaints += [Complaint("records", f"{one.path}: {one.what}", hint=one.hint) for one in faults.complaints]
     if complaints or wrapped is None:
         raise ConfigFaults(complaints)
     return Recorded(
@@ -95,7 +95,11 @@ def _complaints(recordings: Recordings, mode: str) -> list[Complaint]:
     """Of the directory. Only to record it need not be there, and what is in it is not read."""
     directory = recordings.directory
     if mode == "replay" and not directory.is_dir():
-        return [Complaint("directory", f'{directory} is no directory; mode = "record" makes it, with recordings in it')]
+        return [
+            Complaint(
+                "directory", f"{directory} is no directory", hint='mode = "record" makes it, with recordings in it'
+            )
+        ]
     complaints = [] if mode == "replay" else list(_unwritable(directory))
     if mode != "record" and directory.is_dir():
         complaints += recordings.index()
@@ -107,9 +111,10 @@ def _unwritable(directory: Path) -> Iterator[Complaint]:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        yield Complaint("directory", f"{there} is no directory")
+        yield Complaint("directory", f"{there} is no directory", hint="write a directory, or one that can be made")
     elif not os.access(there, os.W_OK | os.X_OK):
-        yield Complaint("directory", f"this user may not write in {there}")
+        hint = f"let uid {os.geteuid()} own it, or write another directory"
+        yield Complaint("directory", f"this user may not write in {there}", hint=hint)
 
 
 def _warnings(config: ConnectorConfig, kinds: Mapping[str, Kind]) -> Iterator[Fault]:

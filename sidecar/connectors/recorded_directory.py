@@ -41,6 +41,8 @@ from sidecar.contract.values import FailureKind
 
 RECORDINGS_MAX: Final = 50_000
 _SUFFIX: Final = ".json"
+_OWN: Final = "let the daemon's user own it, or write another directory"
+_TAKE_AWAY: Final = "take the file out of the directory, or record it again"
 _COMPLAINTS_MAX: Final = 20
 _OF_THE_MOMENT: Final[frozenset[FailureKind]] = frozenset({"authentication", "rate_limited", "unavailable", "timeout"})
 
@@ -120,12 +122,10 @@ class Recordings:
         try:
             names = self._names()
         except OSError as error:
-            return [Complaint("directory", f"{self.directory} can't be read: {error.strerror}")]
+            return [Complaint("directory", f"{self.directory} can't be read: {error.strerror}", hint=_OWN)]
         if len(names) > RECORDINGS_MAX:
-            what = (
-                f"{self.directory} holds {len(names)} recordings, more than {RECORDINGS_MAX}: use several directories"
-            )
-            return [Complaint("directory", what)]
+            what = f"{self.directory} holds {len(names)} recordings, more than {RECORDINGS_MAX}"
+            return [Complaint("directory", what, hint="use several directories")]
         complaints = []
         for name in names:
             try:
@@ -134,9 +134,13 @@ class Recordings:
                 if has_other_pieces(recording):
                     self.with_other_pieces.append(name)
             except NotARecording as wrong:
-                complaints.append(Complaint(f"directory: {name}", str(wrong)))
+                complaints.append(Complaint("directory", f"{name}: {wrong}", hint=_TAKE_AWAY))
         if len(complaints) > _COMPLAINTS_MAX:
-            more = Complaint("directory", f"and {len(complaints) - _COMPLAINTS_MAX} more files that are no recordings")
+            more = Complaint(
+                "directory",
+                f"and {len(complaints) - _COMPLAINTS_MAX} more files that are no recordings",
+                hint=_TAKE_AWAY,
+            )
             complaints[_COMPLAINTS_MAX:] = [more]
         return complaints
 

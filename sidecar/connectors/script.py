@@ -41,12 +41,12 @@ from sidecar.config.keys import (
     an_id,
     choice,
     flag,
-    lines_of,
     list_of,
     read_table,
     text,
     whole,
 )
+from sidecar.config.positions import Places, positions_of
 from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import U64_MAX, FailureKind, StopReason, Usage
 
@@ -113,7 +113,7 @@ def rules_of(source: str, place: str) -> tuple[Rule, ...]:
         document = tomllib.loads(source)
     except tomllib.TOMLDecodeError as error:
         raise ConfigFaults([Complaint(place, f"is no TOML: {error}")]) from None
-    complaints = Complaints(lines_of(source))
+    complaints = Complaints(Places(positions_of(source, document)))
     read_table(document, (Key("rule", _tables, []),), "", complaints)
     tables = document.get("rule", [])
     rules = [_rule(table, f"rule[{at}]", complaints) for at, table in enumerate(tables if _is_list(tables) else [])]
@@ -162,7 +162,7 @@ def _regular_expression(value: Any) -> re.Pattern[str]:
 
 
 def _inner(value: Any, keys: tuple[Key, ...]) -> dict[str, Any]:
-    complaints = Complaints({})
+    complaints = Complaints()
     values = read_table(value, keys, "", complaints)
     if values is None:
         raise ValueError("; ".join(f"{one.path}: {one.what}" if one.path else one.what for one in complaints.all))

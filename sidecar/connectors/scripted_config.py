@@ -29,14 +29,14 @@ def _keys(folder: Path) -> tuple[Key, ...]:
 
 def _faults(settings: Mapping[str, Any]) -> Iterable[Fault]:
     if settings["script_reread"] and settings["script"] is None:
-        yield "script_reread", "is for a connector with a script"
+        yield "script_reread", 'is for a connector with a script; write: script = "script.toml", or leave the line out'
 
 
 def _build(config: ConnectorConfig, secret: Secret | None) -> Connector:
     script: Path | None = config.settings["script"]
     asked: Path | None = config.settings["asked_file"]
     if asked is not None and not asked.parent.is_dir():
-        raise ConfigFaults([Complaint("asked_file", f"{asked.parent} is no folder")])
+        raise ConfigFaults([Complaint("asked_file", f"{asked.parent} is no folder", hint=f"mkdir -p {asked.parent}")])
     asked_file = AskedFile(asked) if asked is not None else None
     if script is None:
         return Scripted(asked_file=asked_file)
@@ -50,8 +50,12 @@ def _build(config: ConnectorConfig, secret: Secret | None) -> Connector:
 
 def _in_script(script: Path, fault: Complaint) -> Complaint:
     """A fault of the script, whose line is none of the configuration's."""
-    place = script.name if fault.line is None else f"{script.name}, line {fault.line}"
-    return structs.replace(fault, path=f"script: {place}: {fault.path}", line=None)
+    if fault.line is None and fault.path == str(script):
+        return Complaint(
+            "script", f"{script}: {fault.what}", hint="write the path of a script, from this file's folder"
+        )
+    inner = str(structs.replace(fault, file=script.name, hint=None))
+    return Complaint("script", inner, hint=fault.hint or "write it as the README shows, under: a script")
 
 
 def _stays(built: Connector, config: ConnectorConfig) -> bool:

@@ -19,11 +19,16 @@ from sidecar.contract.ids import is_id
 _NAME_CHARACTERS_MAX: Final = 64
 _KEYS_BEGIN: Final = ("sk-", "sk_", "AIza", "gsk_", "xai-")  # of keys that are often pasted
 _CREDENTIAL_BYTES_MAX: Final = 65_536
-_FOLDER_ID: Final = "sidecar"  # of our unit's LoadCredential=, which systemd puts before each file's name with a _
+_FOLDER: Final = "/etc/sidecar/credentials"  # which our unit loads as a whole
+_FOLDER_ID: Final = "sidecar"  # ... under this id, which systemd puts before each file's name with a _
 
 
 class CredentialFault(Exception):
-    """A credential can't be used; the message names it and says why, and never shows it."""
+    """A credential can't be used; the message names it and says why, and never shows it. `hint` says what to do."""
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.hint = hint
 
 
 class Secret:
@@ -55,49 +60,63 @@ def load(*, name: str | None, file: Path | None, env: str | None, environ: Mappi
     """The secret that exactly one of the three names. Raises CredentialFault."""
     if env is not None:
         if env not in environ:
-            raise CredentialFault(f"the environment variable {env} is not set")
+            what = f"the environment variable {env} is not set"
+            raise CredentialFault(what, f'export {env}, or write {{file = "..."}} or the name of a credential')
         return _checked(f"${env}", environ[env])
     if file is not None:
         return _checked(str(file), _read(file, check_mode=True))
     assert name is not None, "a credential is named by nothing"
-    if _is_rather_a_key(name):
+    if is_rather_a_key(name):
         raise CredentialFault(
-            f"a text of {len(name)} characters stands there: the name of a credential is wanted, never the key itself"
+            f"a text of {len(name)} characters stands there: the name of a credential is wanted, never the key itself",
+            'put the key into a file, and write that one\'s name: "openai-key"',
         )
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
-        raise CredentialFault(f"{name}: $CREDENTIALS_DIRECTORY is not set, so there is no credential of this name")
-    return _checked(name, _read(_of_the_service(Path(directory), name), check_mode=False))
+        raise CredentialFault(
+            f"{name}: $CREDENTIALS_DIRECTORY is not set, so there is no credential of this name",
+            f'the service has it from {_FOLDER}/{name}; by hand: CREDENTIALS_DIRECTORY={_FOLDER}; or {{file = "..."}}',
+        )
+    if_missing = f"install -m 600 /dev/stdin {_FOLDER}/{name}, and restart the service, which reads it when it starts"
+    return _checked(name, _read(_of_the_service(Path(directory), name), check_mode=False, if_missing=if_missing))
 
 
 def _of_the_service(directory: Path, name: str) -> Path:
     """The credential of this name, or the file of this name in the folder that our unit loads as a whole."""
     alone, of_the_folder = directory / name, directory / f"{_FOLDER_ID}_{name}"
-    return of_the_folder if of_the_folder.exists() and not alone.exists() else alone
+    return of_the_folder if os.path.exists(of_the_folder) and not os.path.exists(alone) else alone
 
 
-def _is_rather_a_key(name: str) -> bool:
-    """Whether a key was pasted in place of a name; then it is not said again."""
-    return len(name) > _NAME_CHARACTERS_MAX or name.startswith(_KEYS_BEGIN)
+def is_rather_a_key(name: str, *, of_file: bool = False) -> bool:
+    """Whether a key was pasted in place of a name; then it is not said again. Files may have long names."""
+    return (len(name) > _NAME_CHARACTERS_MAX and not of_file) or name.startswith(_KEYS_BEGIN)
 
 
-def _read(path: Path, *, check_mode: bool) -> str:
+def _read(path: Path, *, check_mode: bool, if_missing: str | None = None) -> str:
     """The file's bytes as text. A byte outside ASCII becomes U+FFFD, which `_checked` refuses without showing it."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise CredentialFault(f"{path} is no file")
+                raise CredentialFault(f"{path} is no file", "name the file that holds the key and nothing else")
             if check_mode and stat.S_IMODE(status.st_mode) & 0o077:
-                raise CredentialFault(
-                    f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}); chmod 600 it"
-                )
+                what = f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o})"
+                raise CredentialFault(what, f"chmod 600 {path}")
             held = file.read(_CREDENTIAL_BYTES_MAX + 1)
     except OSError as error:
-        raise CredentialFault(f"{path}: {error.strerror}") from error
+        raise CredentialFault(f"{path}: {error.strerror}", _file_hint(path, error, if_missing)) from error
     if len(held) > _CREDENTIAL_BYTES_MAX:
-        raise CredentialFault(f"{path} is larger than {_CREDENTIAL_BYTES_MAX} bytes")
+        what = f"{path} is larger than {_CREDENTIAL_BYTES_MAX} bytes"
+        raise CredentialFault(what, "name the file that holds the key and nothing else")
     return held.decode("ascii", errors="replace")
+
+
+def _file_hint(path: Path, error: OSError, if_missing: str | None) -> str:
+    if isinstance(error, FileNotFoundError):
+        return if_missing or f"put the key there: install -m 600 /dev/stdin {path}"
+    if isinstance(error, PermissionError):
+        return f"let the daemon's user (uid {os.geteuid()}) own it, with chmod 600 {path}"
+    return "name a file that can be read"
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -108,7 +127,10 @@ def _open_without_waiting(path: str, flags: int) -> int:
 def _checked(name: str, text: str) -> Secret:
     text = text.removesuffix("\n").removesuffix("\r")
     if not text:
-        raise CredentialFault(f"{name} is empty")
+        raise CredentialFault(f"{name} is empty", "put the key into it, in one line")
     if not all(is_id(character) for character in text):
-        raise CredentialFault(f"{name} holds spaces, control characters or what is not ASCII")
+        what = f"{name} holds spaces, control characters or what is not ASCII"
+        raise CredentialFault(
+            what, "put the key into it and nothing else: one line, without quotes or a name before it"
+        )
     return Secret(name, text)

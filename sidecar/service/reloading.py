@@ -25,7 +25,8 @@ from msgspec import Struct
 from sidecar.audit.look import NoLedger
 from sidecar.audit.tallying import GivenUp, Tallied, tallied
 from sidecar.config.changes import changes, fixed_ones
-from sidecar.config.keys import Complaint, ConfigFaults
+from sidecar.config.keys import Complaint, ConfigFaults, located
+from sidecar.config.positions import Places
 from sidecar.config.values import Caller, Config
 from sidecar.connectors.building import Built
 from sidecar.connectors.promise import Connector
@@ -49,6 +50,7 @@ class Loaded(Struct, frozen=True):
     config: Config
     built: Mapping[str, Built]
     warnings: tuple[str, ...] = ()
+    places: Places = Places()
 
 
 Load = Callable[[Mapping[str, Built]], Loaded]
@@ -133,7 +135,8 @@ class Reloading:
         new = [one.connector for name, one in loaded.built.items() if built_before.get(name) is not one]
         try:
             if fixed := fixed_ones(before, loaded.config):
-                raise ConfigFaults([Complaint(path, why) for path, why in fixed])
+                hint = "restart, or put it back"
+                raise ConfigFaults(located(Complaint(path, why, hint=hint), loaded.places) for path, why in fixed)
             accounts = await self._accounts(loaded.config)
             for connector in new:
                 await self._start(connector)

@@ -59,15 +59,15 @@ def complaints(path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     assert check(path, as_json=False) == os.EX_CONFIG
     out, err = capsys.readouterr()
     assert out == ""
-    assert all(line.startswith(f"{path}: ") for line in err.splitlines())
-    return [line.removeprefix(f"{path}: ") for line in err.splitlines()]
+    assert all(line.startswith(f"{path}:") and " — " in line for line in err.splitlines())
+    return [line.removeprefix(f"{path}:").removeprefix(" ") for line in err.splitlines()]
 
 
 def warnings(path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     assert check(path, as_json=False) == os.EX_OK
     out, err = capsys.readouterr()
     assert out == f"{path}: good\n"
-    return [line.removeprefix(f"{path}: warning: ") for line in err.splitlines()]
+    return [line.removeprefix(f"{path}:") for line in err.splitlines()]
 
 
 def test_a_good_configuration_is_told_so_and_nothing_is_made(
@@ -80,20 +80,25 @@ def test_a_good_configuration_is_told_so_and_nothing_is_made(
 def test_every_complaint_has_a_line_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, "[[operator]]\nuesr = 5\n", models='["ncp"]', drain='"long"')
     assert complaints(path, capsys) == [
-        "line 4: daemon.drain_seconds_max: must be a number of seconds",
-        "line 27: operator[0].uesr: unknown key (did you mean user?)",
-        'line 9: caller "dungeon".models[0]: no model is named ncp (did you mean npc?)',
+        "4:1: daemon.drain_seconds_max: must be a number of seconds"
+        " — write a number of seconds from 0 to 86_400, without quotes",
+        '9:11: caller "dungeon".models[0]: no model is named ncp — did you mean npc?',
+        "27:1: operator[0].uesr: unknown key — did you mean user?",
     ]
 
 
 def test_a_file_that_is_not_there_or_no_text_is_one_complaint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert complaints(tmp_path / "none.toml", capsys) == ["the file: can't be read: No such file or directory"]
-    assert complaints(tmp_path, capsys) == ["the file: can't be read: Is a directory"]
+    assert complaints(tmp_path / "none.toml", capsys) == [
+        "the file: can't be read: No such file or directory — name a file that this user may read"
+    ]
+    assert complaints(tmp_path, capsys) == [
+        "the file: can't be read: Is a directory — name a file that this user may read"
+    ]
     path = tmp_path / "latin.toml"
     path.write_bytes(b"# \xe9")
-    assert complaints(path, capsys) == ["the file: is not UTF-8"]
+    assert complaints(path, capsys) == ["1:3: the file: is not UTF-8 — save the file as UTF-8"]
 
 
 def test_credentials_are_looked_for_and_never_shown(
@@ -104,9 +109,11 @@ def test_credentials_are_looked_for_and_never_shown(
     key.write_text("sk-secret")
     key.chmod(0o644)
     [complaint] = complaints(written(tmp_path, connector='credential = {file = "key"}'), capsys)
-    assert complaint == (f'connector "rehearsal".credential: {key} is open to other users (mode 0644); chmod 600 it')
+    assert complaint == (
+        f'15:1: connector "rehearsal".credential: {key} is open to other users (mode 0644) — chmod 600 {key}'
+    )
     [complaint] = complaints(written(tmp_path, connector='credential = "key"'), capsys)
-    assert complaint.startswith('connector "rehearsal".credential: key: $CREDENTIALS_DIRECTORY is not set')
+    assert complaint.startswith('15:1: connector "rehearsal".credential: key: $CREDENTIALS_DIRECTORY is not set')
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     assert warnings(written(tmp_path, connector='credential = "key"'), capsys) == []
     key.chmod(0o600)
@@ -116,17 +123,22 @@ def test_credentials_are_looked_for_and_never_shown(
 def test_what_only_building_a_connector_finds_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, connector='script = "script.toml"')
     [missing] = complaints(path, capsys)
-    assert missing.startswith('connector "rehearsal".script: ')
-    assert missing.endswith("No such file or directory")
+    assert missing.startswith(f'15:1: connector "rehearsal".script: {tmp_path / "script.toml"}: No such file or dir')
     (tmp_path / "script.toml").write_text("[[rule]]\ntxet = 'a'\n")
     [misspelt] = complaints(path, capsys)
-    assert 'connector "rehearsal".script: script.toml, line 2: rule[0].txet: unknown key' in misspelt
+    assert (
+        '15:1: connector "rehearsal".script: script.toml:2:1: rule[0].txet: unknown key — did you mean text?'
+        in misspelt
+    )
 
 
 def test_a_program_that_is_not_there_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, connector='argv = ["./parrot"]')
     path.write_text(path.read_text().replace('kind = "scripted"', 'kind = "process"'))
-    assert complaints(path, capsys) == [f'connector "rehearsal".argv: {tmp_path / "parrot"} is no file']
+    assert complaints(path, capsys) == [
+        f'15:1: connector "rehearsal".argv: {tmp_path / "parrot"} is no file'
+        " — write a program of PATH without a slash, or a path from cwd"
+    ]
     (tmp_path / "parrot").write_text("#!/bin/sh\n")
     (tmp_path / "parrot").chmod(0o755)
     assert warnings(path, capsys) == []
@@ -137,8 +149,10 @@ def test_directories_that_can_not_be_made_are_complaints(tmp_path: Path, capsys:
     (tmp_path / "astray").symlink_to(tmp_path / "nowhere")
     told = complaints(written(tmp_path, ledger="file/ledger", socket="astray/s.sock"), capsys)
     assert told == [
-        f"ledger.directory: {tmp_path / 'file'} is no directory",
-        f"daemon.socket: {tmp_path / 'astray'} is no directory",
+        f"3:1: daemon.socket: {tmp_path / 'astray'} is no directory"
+        " — move it away, or write a path through directories",
+        f"6:1: ledger.directory: {tmp_path / 'file'} is no directory"
+        " — move it away, or write a path through directories",
     ]
 
 
@@ -148,8 +162,10 @@ def test_directories_without_rights_are_complaints(tmp_path: Path, capsys: pytes
     closed.mkdir(0o500)
     told = complaints(written(tmp_path, ledger="closed/ledger", socket="closed/s.sock"), capsys)
     assert told == [
-        f"ledger.directory: this user may not write in {closed}",
-        f"daemon.socket: this user may not write in {closed}",
+        f"3:1: daemon.socket: this user may not write in {closed} — let uid {os.geteuid()} own it"
+        f" (now uid {os.geteuid()} does), or write another path",
+        f"6:1: ledger.directory: this user may not write in {closed} — let uid {os.geteuid()} own it"
+        f" (now uid {os.geteuid()} does), or write another path",
     ]
     closed.chmod(0)  # a folder that can't even be looked into
     assert complaints(written(tmp_path, ledger="closed/a/ledger"), capsys)
@@ -160,7 +176,9 @@ def test_what_stands_in_the_socket_s_place_must_be_a_socket(tmp_path: Path, caps
     place = tmp_path / "s.sock"
     place.write_text("")
     path = written(tmp_path, socket="s.sock")
-    assert complaints(path, capsys) == [f"daemon.socket: {place} is there and is no socket"]
+    assert complaints(path, capsys) == [
+        f"3:1: daemon.socket: {place} is there and is no socket — move away what is there, or write another path"
+    ]
     place.unlink()
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(place))
@@ -171,17 +189,17 @@ def test_a_socket_path_that_the_kernel_can_not_take_is_a_complaint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [complaint] = complaints(written(tmp_path, socket="s" * 108), capsys)
-    assert complaint.endswith("the kernel takes 107 for a socket")
+    assert "the kernel takes 107 for a socket — make it" in complaint
 
 
 def test_what_is_allowed_but_odd_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spare = '[[connector]]\nname = "spare"\nkind = "scripted"\ntime_limit_seconds = 5\n'
     assert warnings(written(tmp_path, spare, drain=60, models="[]"), capsys) == [
-        "daemon.drain_seconds_max: 60 s is below the 240 s that connector rehearsal may take:"
-        " a stop can cut its requests off, at their whole reservation",
-        'caller "dungeon".models: is empty, so this caller can run nothing',
-        'model "npc": no caller may use it',
-        'connector "spare": no model uses it',
+        "4:1: daemon.drain_seconds_max: warning: 60 s is below the 240 s that connector rehearsal may take:"
+        " a stop can cut its requests off, at their whole reservation — write 240 or more",
+        '9:1: caller "dungeon".models: warning: is empty, so this caller can run nothing — name models of this file',
+        '16:1: model "npc": warning: no caller may use it — name it in a caller\'s models',
+        '26:1: connector "spare": warning: no model uses it — name it in a model, or take it out',
     ]
 
 
@@ -194,6 +212,7 @@ def test_json_says_the_same_for_a_program(tmp_path: Path, capsys: pytest.Capture
             {
                 "path": 'caller "dungeon".models[0]',
                 "line": 9,
+                "column": 11,
                 "what": "no model is named ncp",
                 "hint": "did you mean npc?",
             }

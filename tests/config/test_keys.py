@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from sidecar.config.instead import nearest
 from sidecar.config.keys import (
     Complaint,
     Complaints,
     Key,
     choice,
     flag,
-    lines_of,
     list_of,
+    located,
     mode,
-    nearest,
     path_from,
     read_table,
     read_values,
@@ -28,6 +25,7 @@ from sidecar.config.keys import (
     text,
     whole,
 )
+from sidecar.config.positions import Places, Position
 
 HUGE = 1 << 20_000  # more digits than Python is willing to print
 
@@ -69,7 +67,7 @@ def test_a_reader_takes_what_its_key_means(read: Any, value: Any, expected: Any)
         (seconds(0, 9), math.nan, "must be from 0 to 9 seconds, not nan"),
         (seconds(0, 9), math.inf, "must be from 0 to 9 seconds, not inf"),
         (seconds(0, 9), HUGE, "must be from 0 to 9 seconds, not a number of 20001 bits"),
-        (choice("drop", "refuse"), "dorp", "must be one of drop, refuse; did you mean drop?"),
+        (choice("drop", "refuse"), "dorp", "must be one of drop, refuse"),
         (choice("drop", "refuse"), "zzz", "must be one of drop, refuse"),
         (choice("drop", "refuse"), ["drop"], "must be one of drop, refuse"),
         (mode, 660, 'must be permissions as an octal text, such as "0660"'),
@@ -91,140 +89,75 @@ KEYS = (Key("needed", whole(1, 9)), Key("wanted", flag, default=True), Key("name
 
 
 def told(table: Any, keys: tuple[Key, ...] = KEYS) -> list[str]:
-    complaints = Complaints({})
+    complaints = Complaints()
     assert read_table(table, keys, "place", complaints) is None
     return [str(one) for one in complaints.all]
 
 
 def test_a_table_is_read_with_its_defaults() -> None:
-    complaints = Complaints({})
+    complaints = Complaints()
     assert read_table({"needed": 3}, KEYS, "place", complaints) == {"needed": 3, "wanted": True, "named": None}
     assert complaints.all == []
 
 
 def test_everything_that_is_wrong_with_a_table_is_said_at_once() -> None:
     assert told({"waned": True, "named": 7}) == [
-        "place.waned: unknown key (did you mean wanted?)",
-        "place: needed is missing",
-        "place.named: must be a text that is not empty",
+        "place.waned: unknown key — did you mean wanted?",
+        "place.needed: is missing — write: needed = ...",
+        'place.named: must be a text that is not empty — write "7", in quotes',
     ]
-    assert told([]) == ["place: must be a table"]
+    assert told([]) == ["place: must be a table — write it under a header: [place]"]
 
 
 def test_what_is_right_in_a_broken_table_is_still_given() -> None:
-    complaints = Complaints({})
+    complaints = Complaints()
     assert read_values({"wanted": 5, "needed": 2}, KEYS, "place", complaints) == {"needed": 2, "named": None}
     assert len(complaints.all) == 1
 
 
-def test_a_name_like_no_other_is_answered_with_all_of_them_unless_they_are_many() -> None:
-    assert nearest("zzz", ["beta", "alpha"]) == "known: alpha, beta"
-    assert nearest("zzz", [f"model-{number}" for number in range(13)]) is None
-    assert nearest("alhpa", ["beta", "alpha"]) == "did you mean alpha?"
+def test_a_required_key_that_is_misspelt_is_one_fault() -> None:
+    assert told({"neded": 3}) == ["place.neded: unknown key — did you mean needed?"]
 
 
-def test_a_complaint_is_one_line_with_place_fault_and_hint() -> None:
-    assert str(Complaint("daemon.socket", "is odd", 7, "try less")) == "line 7: daemon.socket: is odd (try less)"
-    assert str(Complaint("daemon.socket", "is odd")) == "daemon.socket: is odd"
-
-
-def test_a_complaint_calls_a_table_by_its_name_and_finds_its_line_by_its_place() -> None:
-    complaints = Complaints({"caller[0].models": 4}, {"caller[0]": 'caller "dungeon"'})
-    complaints.add("caller[0].models[1]", "is odd")
-    complaints.add("caller[1].models", "is odd")
-    assert [str(one) for one in complaints.all] == [
-        'line 4: caller "dungeon".models[1]: is odd',
-        "caller[1].models: is odd",
+def test_each_item_that_is_wrong_has_its_own_path() -> None:
+    keys = (Key("needed", list_of(whole(0, 5))),)
+    assert told({"needed": [1, 6, "4"]}, keys) == [
+        "place.needed[1]: must be from 0 to 5, not 6 — write 5 or less",
+        "place.needed[2]: must be a whole number — write 4, without quotes",
     ]
 
 
-PLAIN = """
-top = 1
-[daemon]  # with a remark
-socket = "s"   # = [[caller]]
-[[caller]]
-id = "a"
-models = [
-    "x[",  # ] ]
-    'y]]',
-]
-window = 5
-[[caller]]
-id = "b"
-[[model]]
-[[model.price]]
-input = 1
-[[model.price]]
-input = 2
-[[model]]
-[[model.price]]
-input = 3
-[model.more]
-key = 4
-"""
+def test_a_name_like_no_other_is_answered_with_all_of_them_up_to_a_bound() -> None:
+    assert nearest("zzz", ["beta", "alpha"]) == "known: alpha, beta"
+    assert nearest("zzz", [f"model-{number}" for number in range(43)]).endswith("and 13 more")  # type: ignore[union-attr]
+    assert nearest("alhpa", ["beta", "alpha"]) == "did you mean alpha?"
+    assert nearest("api_key", ["credential", "kind"]) == "did you mean credential?"
+    assert nearest("zzz", []) is None
 
 
-def test_lines_are_known_for_what_stands_plainly() -> None:
-    lines = lines_of(PLAIN)
-    said = PLAIN.split("\n")
-    for path, expected in {
-        "top": "top = 1",
-        "daemon": "[daemon]  # with a remark",
-        "daemon.socket": 'socket = "s"   # = [[caller]]',
-        "caller[0].id": 'id = "a"',
-        "caller[0].window": "window = 5",
-        "caller[1].id": 'id = "b"',
-        "model[0].price[1].input": "input = 2",
-        "model[1].price[0].input": "input = 3",
-        "model[1].more.key": "key = 4",
-    }.items():
-        assert said[lines[path] - 1] == expected, path
+def test_a_complaint_is_one_line_with_place_path_fault_and_hint() -> None:
+    whole_ = Complaint("daemon.socket", "is odd", 7, "try less", 3, "a.toml")
+    assert str(whole_) == "a.toml:7:3: daemon.socket: is odd — try less"
+    assert str(Complaint("daemon.socket", "is odd", 7, column=1)) == "7:1: daemon.socket: is odd"
+    assert str(Complaint("daemon.socket", "is odd")) == "daemon.socket: is odd"
+    assert str(Complaint("daemon.socket", "is odd", file="a.toml")) == "a.toml: daemon.socket: is odd"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        'a = """\n[[caller]]\nid = 1\n"""\n[[caller]]\nid = 2\n',
-        "a = '''\n[[caller]]\nid = 1\n'''\n[[caller]]\nid = 2\n",
-        '[["caller"]]\nid = 1\n[[caller]]\nid = 2\n',
-    ],
-)
-def test_no_line_is_told_where_the_scanner_could_be_led_astray(source: str) -> None:
-    assert lines_of(source) == {}
-
-
-def test_a_line_is_what_an_editor_counts() -> None:
-    assert lines_of("# one\u2028two\x85three\na = 1\n")["a"] == 2
-
-
-NAMES = st.sampled_from(["alpha", "beta", "gamma"])
-VALUES = st.sampled_from(
-    ["1", '"[["', "'] ]'", '"# \\" ["', "[1, 2]", '[\n  "]",\n  [1],\n]', "{ x = [1] }", '[{ x = "[" }, # ]\n]', "true"]
-)
-
-
-@given(st.lists(st.tuples(st.sampled_from(["[t{}]", "[[l]]", "[[l.m]]"]), st.dictionaries(NAMES, VALUES)), max_size=8))
-def test_a_line_that_is_told_holds_the_very_key(tables: list[tuple[str, dict[str, str]]]) -> None:
-    """Every value is unique to its place, so the line's own text shows whether it was the right one."""
-    source = "[[l]]\n"
-    for number, (header, members) in enumerate(tables):
-        source += header.format(number) + "\n"
-        for name, value in members.items():
-            source += f"mark_{name}_{number} = 0\n{name} = {value}\n"
-    document = tomllib.loads(source)
-    said = source.split("\n")
-    for path, line in lines_of(source).items():
-        leaf = path.rpartition(".")[2]
-        assert leaf.partition("[")[0] in said[line - 1]
-        if leaf.startswith("mark_"):
-            assert _at(document, path.rpartition(".")[0])[leaf] == 0
-            assert said[line - 1] == f"{leaf} = 0"
-
-
-def _at(document: Any, path: str) -> Any:
-    for step in path.split("."):
-        name, _, index = step.partition("[")
-        document = document[name]
-        if index:
-            document = document[int(index.rstrip("]"))]
-    return document
+def test_a_complaint_calls_a_table_by_its_name_and_finds_its_line_by_its_place() -> None:
+    positions = {"": Position(1, 1), "caller": Position(3, 1), "caller[0]": Position(3, 1)}
+    places = Places({**positions, "caller[0].models": Position(4, 2)}, {"caller[0]": 'caller "a.b"'}, "x.toml")
+    complaints = Complaints(places)
+    complaints.add("caller[0].models[1]", "is odd")
+    complaints.add("caller[0].id", "is missing")
+    complaints.add("ledger", "is missing")
+    complaints.add("the file", "is odd")
+    assert [str(one) for one in complaints.all] == [
+        'x.toml:4:2: caller "a.b".models[1]: is odd',
+        'x.toml:3:1: caller "a.b".id: is missing',
+        "x.toml:1:1: ledger: is missing",
+        "x.toml: the file: is odd",
+    ]
+    found = located(Complaint('caller "a.b".models', "is odd"), places)
+    assert (found.line, found.column, found.path) == (4, 2, 'caller "a.b".models')
+    assert located(Complaint('caller "other".models', "is odd"), places).line is None
+    assert located(Complaint("x", "is odd"), Places()).line is None

@@ -117,7 +117,7 @@ async def test_while_the_script_is_wrong_or_gone_every_request_is_refused_with_i
 
 def test_a_script_that_is_wrong_at_the_start_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
     write(tmp_path / "script.toml", "[[rule]]\ntimes = 0\n")
-    with pytest.raises(ConfigFaults, match=r"script: script\.toml, line 2: rule\[0\]\.times"):
+    with pytest.raises(ConfigFaults, match=r"script: script\.toml:2:1: rule\[0\]\.times"):
         built(tmp_path, 'script = "script.toml"\nscript_reread = true')
 
 

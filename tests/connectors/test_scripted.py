@@ -281,7 +281,7 @@ def test_every_mistake_is_complained_about_at_once_with_the_nearest_name(tmp_pat
         ("[[rule]]\nnothing_sent = true\n", "nothing_sent is for a rule with fail"),
         ("[[rule]]\nrepeat = 5\n", "repeat is for a rule with deltas"),
         ("[[rule]]\ntimes = 0\n", "from 1 to"),
-        ('[[rule]]\nreject = "no"\ntimes = 2\n', "line 3: rule[0].times: a rejection is not counted"),
+        ('[[rule]]\nreject = "no"\ntimes = 2\n', "3:1: rule[0].times: a rejection is not counted"),
         ("[rule]\nhang = true\n", "[[rule]]"),
         ("[[rul]]\nhang = true\n", "did you mean rule?"),
         ("rule = 7\n", "[[rule]]"),

@@ -1,0 +1,156 @@
+"""What each key of the configuration is for, a line each: what an editor shows beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+# By table, and by connector kind (`openai_chat`) or the models of one (`openai_chat model`) for keys of its own.
+SAYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {
+        "daemon": "The socket, and the bounds of the daemon as a whole.",
+        "ledger": "Where requests, charges and answers are recorded.",
+        "caller": "Who may call, for which models, and for how much money.",
+        "operator": "Who may reload, resolve, check and see metrics while the daemon runs.",
+        "connector": "Where requests go.",
+        "model": "What callers ask for by name.",
+    },
+    "daemon": {
+        "socket": "Where the daemon listens, unless systemd hands it a socket.",
+        "socket_mode": "Who may connect at all, as octal permissions.",
+        "frame_bytes_max": "The largest request or answer on the socket.",
+        "frames_held_bytes_max": "Requests held at once, all connections together; reading waits above it.",
+        "connections_max": "Connections at once.",
+        "connections_per_user_max": "Connections of one user at once.",
+        "requests_in_flight_max": "Requests that run at once, all callers together; one more is refused (Capacity).",
+        "expiry_skew_seconds_max": "How far ahead a request may expire.",
+        "frame_timeout_seconds": "From a frame's first byte to its last.",
+        "drain_seconds_max": "How long what runs may take to finish after a stop.",
+    },
+    "ledger": {
+        "directory": "The ledger's directory; one daemon holds it.",
+        "segment_bytes": "Size of a segment: a multiple of 4096, at least 4 x (frame_bytes_max + 65536).",
+        "retention_days": "How long answers can be replayed; no spend window may be longer.",
+    },
+    "caller": {
+        "id": "What requests carry as caller_runtime_id.",
+        "models": "The models that it may ask for.",
+        "concurrent_requests_max": "Its requests that run at once; one more is refused (Capacity).",
+        "payload_bytes_max": "The largest request of its.",
+        "output_tokens_max": "What one request may ask for.",
+        "spend_ceiling_micro_usd": "Spent and reserved together in one window, in micro-USD (5_000_000 is 5 USD).",
+        "spend_window_seconds": "Length of its spend window; windows are aligned to the Unix epoch.",
+        "foreign_reasoning": "Reasoning states of another provider: drop them, or refuse the request.",
+    },
+    "peer": {
+        "user": "The user, by name, whose processes are meant.",
+        "uid": "The user, by number.",
+        "group": "A primary or supplementary group, by name.",
+        "gid": "A primary or supplementary group, by number.",
+        "unit": "The systemd service that the process belongs to; needs Linux 6.5.",
+    },
+    "connector": {
+        "name": "What receipts and reasoning states call the provider.",
+        "kind": "Which API it speaks.",
+        "base_url": "The provider's address, without what the connector adds.",
+        "allow_plain_http": "true: prompts may leave this machine unencrypted.",
+        "credential": "A secret's name, never the secret: a file in $CREDENTIALS_DIRECTORY, {file = ...}, {env = ...}.",
+        "time_limit_seconds": "A request's deadline, where it does not expire before.",
+        "concurrent_requests_max": "Requests to it that run at once; one more is refused (Capacity).",
+        "response_bytes_max": "The answer as the caller gets it.",
+        "body_bytes_max": "What the provider may send for it.",
+        "usage": "An answer without token counts: required fails it, bound charges its reservation, estimate guesses.",
+    },
+    "model": {
+        "name": "What callers ask for, and receipts name.",
+        "connector": "The name of the connector that serves it.",
+        "upstream": "What the provider is asked for.",
+        "output_tokens_max": "The most output tokens of one request.",
+        "input_overhead_tokens": "What the provider may add to a request, beyond a token a byte.",
+        "input_overhead_tokens_per_item": "What the provider may add to each item of its input.",
+        "tools_rendered_twice": "Whether its template may print the tools a second time.",
+        "price": "What its tokens cost; one row without above_input_tokens and from is needed.",
+    },
+    "price": {
+        "input": "Micro-USD per million plain input tokens.",
+        "cache_read": "Micro-USD per million tokens read from the provider's cache.",
+        "cache_write_short": "Micro-USD per million tokens written to the cache for short.",
+        "cache_write_long": "Micro-USD per million tokens written to the cache for long.",
+        "output": "Micro-USD per million output tokens, reasoning included.",
+        "above_input_tokens": "This row reprices the whole request when its input is more than this.",
+        "from": "From when this row counts: a date (UTC midnight) or a date-time.",
+    },
+    "scripted": {
+        "script": "The file of rules; without one it says the last user text again, word by word.",
+        "script_reread": "For tests: read anew when it changes; while it is wrong, all is refused.",
+        "asked_file": "For tests: what is asked, prompts and all, a line of JSON for each request.",
+    },
+    "process": {
+        "argv": "The program and its arguments.",
+        "environment": "All that it gets beside PATH, LANG and its credential.",
+        "cwd": "Where it runs.",
+    },
+    "recorded": {
+        "records": "Another connector of this file: whom to ask, and how.",
+        "directory": "A file for each exchange, with its prompt and its answer, never a credential.",
+        "mode": "replay sends nothing; record asks and keeps all; both asks for what is not there.",
+    },
+    "openai_chat": {
+        "dialect": "Whose Chat Completions this is.",
+        "send_stream_options": "false for a server that refuses stream_options; then it counts nothing.",
+        "send_obfuscation": "true: OpenAI is told to leave out its padding.",
+        "send_tool_choice": "false for a server without tool_choice.",
+        "send_parallel_tool_calls": "false for a server without parallel_tool_calls.",
+        "send_strict": "false for a server that refuses strict.",
+        "cache_key": "true for a server that takes prompt_cache_key.",
+        "done_is_an_end": "true for a server that sends [DONE] and no finish reason.",
+        "max_tokens_field": "What the server calls the most output tokens.",
+        "system_role": "The role of the instructions.",
+        "effort_field": "How the reasoning effort is sent.",
+        "reasoning_replay": "What of its reasoning the server wants back.",
+        "empty_content": "What stands for the text of a turn that only calls tools.",
+        "auth": "The header that the credential goes into.",
+        "api_version": "Azure's older routes want one.",
+        "service_tier": "Asked for where an account's own default may be dearer.",
+    },
+    "openai_chat model": {
+        "efforts": "The reasoning efforts that this model takes.",
+        "cache": "Whether the provider's cache is asked for, and what writing to it costs.",
+    },
+    "openai_responses": {
+        "dialect": "Whose Responses API this is.",
+        "output_schema": "refused for a server that ignores one.",
+        "send_include": "false for a server that has no encrypted reasoning to give.",
+        "send_tool_choice": "false for a server without tool_choice.",
+        "send_parallel_tool_calls": "false for a server without parallel_tool_calls.",
+        "send_strict": "false for a server that refuses strict.",
+    },
+    "openai_responses model": {
+        "efforts": "The reasoning efforts that this model takes; left out, it does not reason.",
+        "cache": "Whether the provider's cache is asked for, and what writing to it costs.",
+    },
+    "anthropic_messages": {
+        "version": "The API's version header.",
+        "auth": "The header that the credential goes into.",
+        "block_binding": "Thinking whose conversation was changed: fail, or drop it.",
+        "output_schema": "A schema that the API can't hold: checked refuses it, sent sends it, refused refuses all.",
+        "send_cache_control": "false for a server that refuses it.",
+        "replay_thinking": "false for a server that refuses thinking blocks.",
+    },
+    "anthropic_messages model": {
+        "thinking": "How this model thinks.",
+        "efforts": "The reasoning efforts that this model takes.",
+        "forced_tools": "false for a model that can't be made to call a tool.",
+        "think_unasked": "false: a request without an effort is told not to think.",
+    },
+    "gemini model": {
+        "thinking": "How this model is told to think.",
+        "efforts": "The reasoning efforts that this model takes.",
+    },
+    "llama_stack": {
+        "route": "native for releases up to 0.2; openai for its Chat Completions.",
+    },
+    "llama_stack model": {
+        "efforts": "The reasoning efforts that this model takes.",
+    },
+}  # fmt: skip

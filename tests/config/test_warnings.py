@@ -1,0 +1,172 @@
+"""What is sound and hardly meant is warned of with its numbers; what no request can ever fit under is a mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.config.ceilings import _SMALLEST_REQUEST_BYTES
+from sidecar.config.keys import Complaint, ConfigFaults
+from sidecar.config.reading import read_config
+from sidecar.config.values import Config
+from sidecar.config.warnings import config_warnings
+from sidecar.connectors.kinds import config_keys
+from sidecar.contract import canonical
+from sidecar.contract.values import InputItem, ProviderRequest, UserText
+
+CONFIG = """
+[daemon]
+socket = "s"
+[ledger]
+directory = "l"
+[[caller]]
+id = "dungeon"
+models = ["npc"]
+spend_ceiling_micro_usd = {ceiling}
+spend_window_seconds = 60
+payload_bytes_max = 10_000
+output_tokens_max = 100
+{caller}
+[[operator]]
+[[connector]]
+name = "it"
+kind = "openai_chat"
+base_url = "{url}"
+credential = "key"
+[[model]]
+name = "npc"
+connector = "it"
+upstream = "tiny"
+input_overhead_tokens = 1000
+{price}
+{more}
+"""
+PRICE = """[[model.price]]
+input = {input}
+cache_read = {cache_read}
+cache_write_short = {write}
+cache_write_long = {write}
+output = {output}
+"""
+
+
+def price(more: str = "", **changes: int) -> str:
+    usual = {"input": 1_000_000, "cache_read": 100_000, "write": 1_250_000, "output": 5_000_000}
+    return PRICE.format(**{**usual, **changes}) + more
+
+
+def model(name: str, **changes: int) -> str:
+    return f'[[model]]\nname = "{name}"\nconnector = "it"\nupstream = "{name}"\n{price(**changes)}'
+
+
+def config(**changes: object) -> Config:
+    parts = {"ceiling": 10**9, "caller": "", "url": "https://h.test/v1", "price": price(), "more": "", **changes}
+    return read_config(CONFIG.format(**parts), Path("/nowhere"), config_keys())
+
+
+def warned(**changes: object) -> list[Complaint]:
+    unused = "no caller may use it"
+    return [one for one in config_warnings(config(**changes)) if one.what != unused]
+
+
+def refused(**changes: object) -> list[Complaint]:
+    with pytest.raises(ConfigFaults) as raised:
+        config(**changes)
+    return list(raised.value.complaints)
+
+
+def test_a_plain_configuration_has_no_warnings() -> None:
+    assert warned() == []
+
+
+def test_the_smallest_request_is_as_small_as_one_can_be() -> None:
+    smallest = ProviderRequest(
+        schema_id="gamecult.model.provider_request.v1", request_id="r", conversation_id="c", model="m",
+        instructions="", input=(InputItem(user_text=UserText(text="x")),), tools=(), tool_choice="auto",
+        parallel_tool_calls=True, max_output_tokens=1,
+    )  # fmt: skip
+    assert len(canonical.encode(smallest)) == _SMALLEST_REQUEST_BYTES
+
+
+def test_a_ceiling_that_holds_no_request_at_all_is_a_mistake_that_says_what_to_write() -> None:
+    least = -(-((1000 + _SMALLEST_REQUEST_BYTES) * 1_250_000 + 5_000_000) // 1_000_000)
+    [complaint] = refused(ceiling=least - 1)
+    assert complaint.path == 'caller "dungeon".spend_ceiling_micro_usd'
+    assert complaint.line == 9
+    assert f"the smallest that there can be reserves {least}" in complaint.what
+    assert "write 15_000" in str(complaint.hint)
+    assert config(ceiling=least)
+
+
+def test_a_ceiling_that_the_cheapest_instant_allows_is_no_mistake() -> None:
+    later = price("from = 2030-01-01\n", input=1, cache_read=1, write=1, output=1)
+    assert config(ceiling=10, price=price() + later)
+
+
+def test_a_ceiling_below_the_largest_request_is_warned_of_with_the_numbers() -> None:
+    greatest = -(-(11_000 * 1_250_000 + 100 * 5_000_000) // 1_000_000)
+    assert warned(ceiling=greatest) == []
+    [warning] = warned(ceiling=greatest - 1)
+    assert f"10000 bytes and 100 output tokens reserve {greatest}" in warning.what
+    assert "15_000" in str(warning.hint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "words"),
+    [
+        ({"input": 3, "output": 15}, "input", "look like dollars"),
+        ({"output": 500_000}, "output", "below the 1000000 of input"),
+        ({"cache_read": 2_000_000}, "cache_read", "above the 1000000 of input"),
+        ({"write": 12_500_000}, "cache_write_short", "an order of magnitude away"),
+    ],
+)
+def test_a_price_that_is_hardly_meant_is_warned_of(changes: dict[str, int], path: str, words: str) -> None:
+    warning = warned(price=price(**changes))[0]
+    assert warning.path == f'model "npc".price[0].{path}'
+    assert words in warning.what
+    assert warning.hint
+
+
+def test_a_free_model_has_no_odd_prices() -> None:
+    free = dict.fromkeys(("input", "cache_read", "write", "output"), 0)
+    assert warned(price=price(**free), url="http://127.0.0.1:8080/v1") == []
+    [warning] = warned(price=price(**free))
+    assert "rarely free" in warning.what
+
+
+def test_a_row_for_large_requests_that_is_cheaper_is_warned_of() -> None:
+    above = price("above_input_tokens = 1000\n", input=900_000)
+    [warning] = warned(price=price() + above)
+    assert warning.path == 'model "npc".price[1].input'
+    assert "below that of the base row" in warning.what
+
+
+def test_a_price_that_changes_by_an_order_of_magnitude_is_warned_of() -> None:
+    later = price("from = 2030-01-01\n", input=11_000_000, output=60_000_000, cache_read=1_100_000, write=13_000_000)
+    [warning] = warned(price=price() + later)
+    assert warning.path == 'model "npc".price[1].input'
+    assert "order of magnitude away from the 1000000 of before" in warning.what
+
+
+def test_a_model_far_from_its_neighbours_is_warned_of_and_dear_ones_beside_cheap_ones_are_not() -> None:
+    cheap = "".join(model(f"m{number}", input=1_000_000 + number) for number in range(3))
+    assert warned(more=cheap) == []
+    assert warned(more=cheap + model("dear", input=15_000_000, output=75_000_000, cache_read=0, write=15_000_000)) == []
+    far = model("far", input=1_000_000_000, output=5_000_000_000, cache_read=0, write=1_000_000_000)
+    paths = [one.path for one in warned(more=cheap + far)]
+    assert paths == ['model "far".price[0].input', 'model "far".price[0].output']
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions/", "/v1/messages", "/v1/responses"])
+def test_a_base_url_with_what_the_connector_adds_itself_is_warned_of(path: str) -> None:
+    [warning] = warned(url=f"https://h.test{path}")
+    assert warning.path == 'connector "it".base_url'
+    assert "adds itself" in warning.what
+
+
+def test_a_payload_bound_above_the_frames_is_warned_of() -> None:
+    text = CONFIG.format(ceiling=10**12, caller="", url="https://h.test", price=price(), more="")
+    large = read_config(text.replace("10_000", "16_000_000"), Path("/nowhere"), config_keys())
+    [warning] = [one for one in config_warnings(large) if "payload" in one.path]
+    assert "16000000 is above daemon.frame_bytes_max, 4194304" in warning.what
