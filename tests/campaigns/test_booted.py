@@ -337,3 +337,19 @@ def test_with_local_models_only_loopback_is_reached_and_nothing_else(host: Host)
         assert far.returncode in (69, 75)
         assert ANSWER not in far.stdout
         print(far.stderr)
+
+
+def test_a_daemon_that_cannot_start_while_callers_wait_shuts_its_socket_in_the_end_and_the_readme_opens_it(
+    host: Host,
+) -> None:
+    host.tree.run("systemctl stop sidecar.service")
+    since = host.cursor()
+    host.configure(configuration().replace("spend_window_seconds", "spend_windw_seconds"))
+    waiting = host.tree.begun(host.call(more="--timeout 20"))
+    host.tree.wait_until("systemctl is-failed sidecar.socket", seconds_max=90)
+    waiting.communicate(timeout=60)
+    assert waiting.returncode != 0
+    print(host.shown("Result"), host.journal(since)[-1500:])
+    host.configure(configuration())
+    host.tree.run(commands("systemctl reset-failed"))
+    assert host.asks() == ANSWER
