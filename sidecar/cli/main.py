@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "cancel": "end a request that is running: its deadline is now",
     "status": "what the daemon holds: callers and their money, models, connectors",
     "reload": "have the daemon read its configuration again: all of it in force, or none",
+    "metrics": "for operators: what the daemon counts, as Prometheus text, or in a file",
     "ledger": "an operator's tools: verify, show, spend, export, resolve, check, repair",
     "conformance": "prove a daemon, or a client in any language, against the goldens",
     "demo": "a conversation, a replay, a refusal and the ledger, in a temporary directory",

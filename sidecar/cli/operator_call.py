@@ -19,13 +19,14 @@ from sidecar.contract import canonical
 from sidecar.contract.operator_frames import (
     OperatorChecked,
     OperatorFrame,
+    OperatorMetered,
     OperatorReloaded,
     OperatorResolve,
     OperatorResolved,
 )
 from sidecar.contract.values import TransportError
 
-_Answer = TypeVar("_Answer", OperatorResolved, OperatorChecked, OperatorReloaded)
+_Answer = TypeVar("_Answer", OperatorResolved, OperatorChecked, OperatorReloaded, OperatorMetered)
 
 EXIT_CODES: Final = {
     os.EX_USAGE: "wrong command line",

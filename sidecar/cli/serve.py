@@ -33,6 +33,7 @@ from sidecar.service.daemon import Daemon
 from sidecar.service.limits import make_accounts, make_reservations
 from sidecar.service.listener import SocketUnavailable
 from sidecar.service.listening import listening
+from sidecar.service.metrics import Meter, now_seconds
 from sidecar.service.signals import hold_signals
 from sidecar.service.supervision import Supervision
 
@@ -67,7 +68,7 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         log.error("ledger_held", why=str(held))
         return _ALREADY_RUNNING
     except LedgerDamaged as damage:
-        log.error("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
+        log.critical("ledger_damaged", segment=damage.segment, offset=damage.offset, expected=damage.expected)
         say(f"sidecar: {damage}")
         return _LEDGER_DAMAGED
     except (SocketUnavailable, ActivationFault) as fault:
@@ -83,12 +84,14 @@ def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequen
     loaded = load(config_path, {})
     config = loaded.config
     accounts = make_accounts(config)
+    meter = Meter()
     tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
 
     def pressed(why: str | None) -> None:
         if why is None:
-            log.info("ledger_pressure_over", now="requests are admitted again")
+            log.notice("ledger_pressure_over", now="requests are admitted again")
         else:
+            meter.pressures += 1
             log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")
 
     def dropped(end: End, what: Dropped) -> None:
@@ -100,9 +103,14 @@ def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequen
             low_water_unix_ms=end.low_water_unix_ms,
         )
 
+    def failed(why: str) -> None:
+        meter.upkeep_failures += 1
+        log.warning("ledger_upkeep_failed", why=why, now="tried again later")
+
     raise_descriptor_limit(config, log)
     hold_signals()
     files = CountedFiles()
+    began_at = now_seconds()
     try:
         with supervision.opening(log, lambda: files.calls):
             ledger = Ledger.open(
@@ -116,12 +124,14 @@ def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequen
                 retention_days=config.ledger.retention_days,
                 on_pressure=pressed,
                 on_dropped=dropped,
-                on_trouble=lambda why: log.warning("ledger_upkeep_failed", why=why, now="tried again later"),
+                on_trouble=failed,
+                watch=meter.watch,
             )
     except OSError as error:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
-    _log_recovery(ledger, log)
+    meter.recovered(ledger.recovery, took_seconds := now_seconds() - began_at)
+    _log_recovery(ledger, log, took_seconds)
     compared = tally.compared({caller: account.figures() for caller, account in accounts.items()})
     if compared.mismatches:
         told_mismatches(log, compared.mismatches, now="nothing is served")
@@ -138,6 +148,7 @@ def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequen
         make_reservations(config, accounts),
         log,
         supervision,
+        meter=meter,
         built=loaded.built,
         load=partial(load, config_path),
         on_config=lambda config: raise_descriptor_limit(config, log),
@@ -156,10 +167,15 @@ async def _close(ledger: Ledger) -> None:
         pass
 
 
-def _log_recovery(ledger: Ledger, log: Log) -> None:
+def _log_recovery(ledger: Ledger, log: Log, took_seconds: float) -> None:
     found = ledger.recovery
     log.info(
-        "ledger_opened", segments=found.segments, records=found.records, read=found.records_read, clean=found.clean
+        "ledger_opened",
+        segments=found.segments,
+        records=found.records,
+        read=found.records_read,
+        clean=found.clean,
+        took_ms=int(took_seconds * 1000),
     )
     if found.set_aside is not None:
         log.warning("tail_set_aside", bytes=found.set_aside_bytes, kept=found.set_aside)

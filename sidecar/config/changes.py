@@ -39,6 +39,7 @@ def changes(old: Config, new: Config) -> tuple[str, ...]:
     return (
         *_differences("daemon", old.daemon, new.daemon),
         *_differences("ledger", old.ledger, new.ledger),
+        *(("metrics: another file or interval",) if old.metrics != new.metrics else ()),
         *_of_tables("caller", old.callers, new.callers),
         *(("operator: others than before",) if old.operators != new.operators else ()),
         *_of_tables("connector", old.connectors, new.connectors),

@@ -51,6 +51,7 @@ def document(config: Config, kinds: Mapping[str, KindKeys], *, with_defaults: bo
     return {
         "daemon": table(_fields(config.daemon), tables.daemon_keys(nowhere)),
         "ledger": table(_fields(config.ledger), tables.ledger_keys(nowhere)),
+        **({"metrics": table(_fields(config.metrics), tables.metrics_keys(nowhere))} if config.metrics else {}),
         "caller": [table({**_fields(one), **_peer(one.peer)}, tables.caller_keys()) for one in config.callers.values()],
         **({"operator": [_peer(one) for one in config.operators]} if config.operators else {}),
         **({"connector": [connector(one) for one in config.connectors.values()]} if config.connectors else {}),

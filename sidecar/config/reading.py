@@ -34,6 +34,7 @@ from sidecar.config.values import (
     CredentialName,
     Daemon,
     LedgerPlace,
+    MetricsFile,
     Model,
     PeerRule,
     smallest_segment_bytes,
@@ -116,6 +117,7 @@ class _Reading:
         read_table(document, tables.top_keys(), "", self.complaints)
         daemon = self._section(document, "daemon", tables.daemon_keys(self._folder))
         ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
+        metrics = self._section(document, "metrics", tables.metrics_keys(self._folder))
         self._check_sizes(daemon, ledger)
         sound = {path: one for path, one in self._each("connector", self._connector) if one is not None}
         alone = {connector.name: connector for connector in sound.values()}
@@ -150,6 +152,7 @@ class _Reading:
             operators=tuple(operator for _, operator in operators if operator),
             connectors=by_name,
             models=usable,
+            metrics=MetricsFile(**metrics) if "metrics" in document else None,
         )
         return structs.replace(reading, config=config)
 

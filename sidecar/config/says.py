@@ -10,6 +10,7 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
     "": {
         "daemon": "The socket, and the bounds of the daemon as a whole.",
         "ledger": "Where requests, charges and answers are recorded.",
+        "metrics": "A file that the node exporter's text-file collector reads.",
         "caller": "Who may call, for which models, and for how much money.",
         "operator": "Who may reload, resolve, check and see metrics while the daemon runs.",
         "connector": "Where requests go.",
@@ -31,6 +32,10 @@ SAYS: Final[Mapping[str, Mapping[str, str]]] = {
         "directory": "The ledger's directory; one daemon holds it.",
         "segment_bytes": "Size of a segment: a multiple of 4096, at least 4 x (frame_bytes_max + 65536).",
         "retention_days": "How long answers can be replayed; no spend window may be longer.",
+    },
+    "metrics": {
+        "file": "Where it is written, whole each time; its name ends in .prom.",
+        "interval_seconds": "How often.",
     },
     "caller": {
         "id": "What requests carry as caller_runtime_id.",

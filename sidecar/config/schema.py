@@ -40,6 +40,7 @@ def schema(kinds: Mapping[str, KindKeys]) -> dict[str, Any]:
         "properties": {
             "daemon": {"$ref": "#/definitions/daemon"},
             "ledger": {"$ref": "#/definitions/ledger"},
+            "metrics": {"$ref": "#/definitions/metrics"},
             **{name: _array(name, SAYS[""][name]) for name in _TABLES},
         },
         "required": ["daemon", "ledger", "caller"],
@@ -47,6 +48,7 @@ def schema(kinds: Mapping[str, KindKeys]) -> dict[str, Any]:
         "definitions": {
             "daemon": {"description": SAYS[""]["daemon"], **_table(tables.daemon_keys(_NOWHERE), "daemon")},
             "ledger": {"description": SAYS[""]["ledger"], **_table(tables.ledger_keys(_NOWHERE), "ledger")},
+            "metrics": {"description": SAYS[""]["metrics"], **_table(tables.metrics_keys(_NOWHERE), "metrics")},
             "caller": _table(tables.caller_keys(), "caller", whose),
             "operator": _table(tables.peer_keys(), "peer"),
             "connector": connector,

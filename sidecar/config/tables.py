@@ -69,6 +69,7 @@ def top_keys() -> tuple[Key, ...]:
     return (
         Key("daemon", _as_it_stands, example=f"[daemon] with {_SOCKET_EXAMPLE}"),
         Key("ledger", _as_it_stands, example=f"[ledger] with {_DIRECTORY_EXAMPLE}"),
+        Key("metrics", _as_it_stands, None),
         Key("caller", _tables("caller"), []),
         Key("operator", _tables("operator"), []),
         Key("connector", _tables("connector"), []),
@@ -122,6 +123,13 @@ def ledger_keys(folder: Path) -> tuple[Key, ...]:
         Key("directory", path_from(folder), example=_DIRECTORY_EXAMPLE),
         Key("segment_bytes", _blocks(whole(65_536, 2**36, "bytes")), 67_108_864),
         Key("retention_days", whole(1, 36_500), 30),
+    )
+
+
+def metrics_keys(folder: Path) -> tuple[Key, ...]:
+    return (
+        Key("file", path_from(folder)),
+        Key("interval_seconds", seconds(1, 3600), 15),
     )
 
 

@@ -48,6 +48,13 @@ class LedgerPlace(Struct, frozen=True, kw_only=True):
     retention_days: int
 
 
+class MetricsFile(Struct, frozen=True, kw_only=True):
+    """Where the daemon writes its metrics, and how often."""
+
+    file: Path
+    interval_seconds: float
+
+
 class PeerRule(Struct, frozen=True, kw_only=True):
     """Which peers a rule means; all members that are set must match. None set: the daemon's own user."""
 
@@ -108,6 +115,7 @@ class Config(Struct, frozen=True, kw_only=True):
     operators: tuple[PeerRule, ...]
     connectors: Mapping[str, Connector]
     models: Mapping[str, Model]
+    metrics: MetricsFile | None = None
 
     @property
     def only_wrapped(self) -> frozenset[str]:

@@ -23,6 +23,8 @@ OPERATOR_CHECK: Literal["gamecult.model.operator_check.v1"] = "gamecult.model.op
 OPERATOR_CHECKED: Literal["gamecult.model.operator_checked.v1"] = "gamecult.model.operator_checked.v1"
 OPERATOR_RELOAD: Literal["gamecult.model.operator_reload.v1"] = "gamecult.model.operator_reload.v1"
 OPERATOR_RELOADED: Literal["gamecult.model.operator_reloaded.v1"] = "gamecult.model.operator_reloaded.v1"
+OPERATOR_METRICS: Literal["gamecult.model.operator_metrics.v1"] = "gamecult.model.operator_metrics.v1"
+OPERATOR_METERED: Literal["gamecult.model.operator_metered.v1"] = "gamecult.model.operator_metered.v1"
 
 WHO_CHARACTERS_MAX: Final = 128
 WHY_CHARACTERS_MAX: Final = 768  # with who and charge it fits the longest message that an outcome has
@@ -107,12 +109,26 @@ class OperatorReloaded(Value, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-OperatorFrame = OperatorResolve | OperatorCheck | OperatorReload
+class OperatorMetrics(Value, frozen=True):
+    """What has the daemon counted, and what does it hold now?"""
+
+    schema_id: Literal["gamecult.model.operator_metrics.v1"]
+
+
+class OperatorMetered(Value, frozen=True, kw_only=True):
+    """The daemon's metrics as text in the Prometheus exposition format 0.0.4, whole."""
+
+    exposition: str
+    schema_id: Literal["gamecult.model.operator_metered.v1"]
+
+
+OperatorFrame = OperatorResolve | OperatorCheck | OperatorReload | OperatorMetrics
 
 _decoders: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
     OPERATOR_RESOLVE: msgspec.msgpack.Decoder(OperatorResolve),
     OPERATOR_CHECK: msgspec.msgpack.Decoder(OperatorCheck),
     OPERATOR_RELOAD: msgspec.msgpack.Decoder(OperatorReload),
+    OPERATOR_METRICS: msgspec.msgpack.Decoder(OperatorMetrics),
 }
 
 

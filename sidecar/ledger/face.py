@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.report import Statistics
 
 
 class Recorded(Struct, frozen=True, kw_only=True, gc=False):
@@ -44,6 +45,8 @@ class LedgerFace(Protocol):
     async def answers(self) -> None:
         """Returns once whoever writes records has shown that they still can. Raises LedgerUnavailable."""
         ...
+
+    def statistics(self) -> Statistics: ...
 
     @property
     def pressure(self) -> str | None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.contract.values import CheckpointRecord, LowWaterRecord
-from sidecar.ledger.commit_thread import CommitThread, Job, Told
+from sidecar.ledger.commit_thread import CommitThread, Told
+from sidecar.ledger.commit_thread import Job as WorkOfThread
 from sidecar.ledger.faults import LedgerDamaged, LedgerUnavailable
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.index import Book, Index
@@ -26,17 +27,18 @@ from sidecar.ledger.recovery import segment_path
 from sidecar.ledger.retaining import Retaining, ToRecord, Work
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.sealed import Sealed, merged, pair_to_merge
+from sidecar.ledger.watch import NOBODY_WATCHES, Job, Watch
 
 SEALS_MAX: Final = 3  # so many searches an unknown id costs
 _BREATH_SECONDS: Final = 0.003
 
 
-class KeepingThread(CommitThread[Job]):
+class KeepingThread(CommitThread[WorkOfThread]):
     """Nobody waits for its jobs."""
 
     name = "ledger-upkeep"
 
-    def hand_over(self, job: Job) -> None:
+    def hand_over(self, job: WorkOfThread) -> None:
         assert not self._busy, "a job is handed over before the last one has been told of"
         self._busy = True
         self._jobs.put(job)
@@ -62,6 +64,7 @@ class Keeping:
         makes_seals: bool,
         on_trouble: Callable[[str], None],
         thread: type[KeepingThread[Work]] = KeepingThread,
+        watch: Watch = NOBODY_WATCHES,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -71,6 +74,7 @@ class Keeping:
         self._append = append
         self._makes_seals = makes_seals
         self._on_trouble = on_trouble
+        self._watch = watch
         self._thread = thread(self._done)
         self._under_way = False
         self._stopping = False
@@ -109,33 +113,34 @@ class Keeping:
     def _next(self) -> Work | ToRecord | None:
         if self._replaced:
             replaced, self._replaced = self._replaced, []
-            return Work("removing seals that others have replaced", partial(self._remove, replaced))
+            return Work("remove", "removing seals that others have replaced", partial(self._remove, replaced))
         if self._index.waiting and self._makes_seals:
             book = self._index.waiting[0]
-            return Work(f"sealing segment {book.number}", partial(self._seal, book))
+            return Work("seal", f"sealing segment {book.number}", partial(self._seal, book))
         sealed = self._index.sealed
         gone = [seal for seal in sealed if seal.document.last <= self._retaining.base.segment]
         if gone:
             del sealed[: len(gone)]
-            return Work("removing seals of what is gone", partial(self._remove, gone))
+            return Work("remove", "removing seals of what is gone", partial(self._remove, gone))
         if (step := self._retaining.next(self._end(), self._breathe)) is not None:
             return step
         if len(sealed) > SEALS_MAX:
             older, newer = pair_to_merge(sealed)
             name = f"merging {older.path.name} and {newer.path.name}"
-            return Work(name, partial(self._merge, older, newer, self._retaining.base))
+            return Work("merge", name, partial(self._merge, older, newer, self._retaining.base))
         return None
 
     # --- in the thread ----------------------------------------------------------------------------------------
 
     def _done(self, work: Work) -> Told:
+        began_at = time.perf_counter()
         try:
             told = work.do()
         except Exception as error:  # a bug too: upkeep must not end without a word
             if self._stopping:
                 return self._finished
             return partial(self._failed, f"{work.name}: {_cause(error)}")
-        return partial(self._told, told)
+        return partial(self._worked, work.job, time.perf_counter() - began_at, told)
 
     def _seal(self, book: Book) -> Told:
         path = book.write_seal(self._files, self._directory, self._thread.breathe)
@@ -171,6 +176,10 @@ class Keeping:
 
     def _finished(self) -> None:
         self._under_way = False
+
+    def _worked(self, job: Job, seconds: float, told: Told) -> None:
+        self._watch.on_upkeep(job, seconds)
+        self._told(told)
 
     def _told(self, told: Told) -> None:
         self._under_way = False

@@ -43,7 +43,7 @@ from sidecar.ledger.lock import take_lock
 from sidecar.ledger.opening import Listeners, Opening
 from sidecar.ledger.pressure import Pressure
 from sidecar.ledger.recovery import end_after
-from sidecar.ledger.report import Recovery, Statistics
+from sidecar.ledger.report import Recovery, Statistics, statistics_of
 from sidecar.ledger.retaining import Retaining
 from sidecar.ledger.retention import DAY_MS
 from sidecar.ledger.room import SETTLE_BYTES, NoRoom, Room, Slot, spares_wanted
@@ -51,12 +51,14 @@ from sidecar.ledger.seal_format import End
 from sidecar.ledger.spares import SpareMaker
 from sidecar.ledger.terms import Terms
 from sidecar.ledger.threads import Threads
+from sidecar.ledger.watch import NOBODY_WATCHES, Watch
 from sidecar.ledger.writer import Append, Batch, Writer
 from sidecar.ops.clock import unix_ms
 
 _THREADS: Final = Threads()
 _NOBODY: Final = Listeners()
 _UPKEEP_MS: Final = 3_600_000
+Settling = CompletedRecord | LowWaterRecord | CheckpointRecord
 # A record of a response this long fits into what is kept for each settlement, whatever else stands in it.
 SURE_RESPONSE_BYTES: Final = SETTLE_BYTES - on_disk.BATCH_HEADER_BYTES - 1024
 
@@ -85,7 +87,7 @@ class Ledger:
         self._retaining: Retaining
         self._spares_wanted = spares_wanted(terms.requests_in_flight_max, terms.segment_bytes)
         self.recovery = found
-        self._pressure = Pressure(files, directory, lambda: self._room, terms.segment_bytes, terms.on_pressure)
+        self._pressure = Pressure(files, directory, lambda: self._room, terms)
 
     # --- opening ----------------------------------------------------------------------------------------------
 
@@ -107,6 +109,7 @@ class Ledger:
         on_pressure: Callable[[str | None], None] = lambda why: None,
         on_trouble: Callable[[str], None] = lambda why: None,
         on_dropped: Callable[[End, Dropped], None] = lambda end, dropped: None,
+        watch: Watch = NOBODY_WATCHES,
     ) -> Ledger:
         """Raises LedgerHeld, LedgerDamaged, or OSError where the disk refuses; then nothing is held.
 
@@ -128,6 +131,7 @@ class Ledger:
             on_pressure=on_pressure,
             on_trouble=on_trouble,
             on_dropped=on_dropped,
+            watch=watch,
         )
         files = files or DiskFiles()
         files.make_directory(directory)
@@ -175,6 +179,7 @@ class Ledger:
             append=self.append,
             on_trouble=terms.on_trouble,
             thread=terms.threads.keeping,
+            watch=terms.watch,
         )
 
     def _begin_in(self, slot: Slot, end: End) -> None:
@@ -194,6 +199,7 @@ class Ledger:
             clock_unix_ms,
             on_landed=self._batch_landed,
             thread=self._terms.threads.commit,
+            watch=self._terms.watch,
         )
         opened = OpenedRecord(incarnation=incarnation, opened_at_unix_ms=clock_unix_ms(), clean=end.closed)
         framed = on_disk.encode_record(opened)
@@ -270,16 +276,7 @@ class Ledger:
         await self._writer.answers()
 
     def statistics(self) -> Statistics:
-        return Statistics(
-            records=self._writer.records,
-            batches=self._writer.batches,
-            syncs=self._writer.syncs,
-            written_bytes=self._writer.written_bytes,
-            queued=self._writer.queued,
-            live=len(self._live),
-            settlements=self._room.settlements(),
-            spares_ready=len(self._room.spares),
-        )
+        return statistics_of(self._writer, self._room, live=len(self._live))
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         return self._index.find(key_of(caller_runtime_id, request_id))
@@ -318,7 +315,10 @@ class Ledger:
             self._index.begun(key, record, place)
             self._live.add(key)
 
-        return self._append(key, Append(framed, slot, enter))
+        self._on_the_way.add(key)
+        append = Append(framed, slot, enter)
+        self._writer.append(append)
+        return append
 
     def _batch_landed(self, batch: Batch, framed_bytes: list[int]) -> None:
         """Before its records are entered: with the first of a segment, all of the segment before are."""
@@ -355,39 +355,35 @@ class Ledger:
         assert key not in self._on_the_way, "a request completes twice"
         assert record.begin_segment == recorded.begin.segment, "a completion names another begin"
         assert record.begin_offset == recorded.begin.offset, "a completion names another begin"
-        framed = on_disk.encode_record(record)
-        try:
-            slot = self._room.place_completion(len(framed), live=key in self._live)
-        except NoRoom:
-            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
-        self._live.discard(key)
 
         def enter(place: Place) -> None:
             self._on_the_way.discard(key)
             self._index.completed(key, begin.caller_runtime_id, record, place)
             self._left_open.settled(key)
 
-        return self._append(key, Append(framed, slot, enter))
+        landing = self._settle(record, enter, live=key in self._live)
+        if isinstance(landing, Append):
+            self._live.discard(key)
+            self._on_the_way.add(key)
+        return landing
 
     def append(self, record: LowWaterRecord | CheckpointRecord) -> Landing:
         """A record that speaks of no request; what it says holds when it has landed."""
         if self.poisoned:
             return Landing.failed(LedgerUnavailable(self.poisoned))
-        framed = on_disk.encode_record(record)
-        try:
-            slot = self._room.place_completion(len(framed), live=False)
-        except NoRoom:
-            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
 
-        def enter(place: Place) -> None:
+        def enter(_: Place) -> None:
             self._landed = end_after(record, self._landed)
 
-        append = Append(framed, slot, enter)
-        self._writer.append(append)
-        return append
+        return self._settle(record, enter, live=False)
 
-    def _append(self, key: bytes, append: Append) -> Landing:
-        self._on_the_way.add(key)
+    def _settle(self, record: Settling, enter: Callable[[Place], None], *, live: bool) -> Landing:
+        """An Append where it is queued; failed already where there is no room for it."""
+        framed = on_disk.encode_record(record)
+        try:
+            append = Append(framed, self._room.place_completion(len(framed), live=live), enter)
+        except NoRoom:
+            return Landing.failed(LedgerUnavailable("there is no room for this record until a spare segment is ready"))
         self._writer.append(append)
         return append
 

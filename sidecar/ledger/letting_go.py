@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
+from sidecar.ledger import spares
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.room import Slot
 from sidecar.ledger.sealed import Sealed
 
 
-def let_go(files: DiskFiles, current: Slot, unused: Iterable[Slot], seals: Iterable[Sealed], lock: int) -> None:
+def let_go(files: DiskFiles, current: Slot, unused: list[Slot], seals: Iterable[Sealed], lock: int) -> None:
     """What fails here loses nothing: all that was acknowledged is synced, the next open removes spares, and how the
     process ends is for `poisoned` to say."""
-    spares = list(unused)
-    for spare in spares:
-        with suppress(OSError):
-            files.unlink(spare.path)
-    for slot in [current, *spares]:
-        with suppress(OSError):
-            files.close(slot.descriptor)
+    spares.let_go(files, unused, [current, *unused])
     for seal in seals:
         with suppress(OSError):
             seal.close()

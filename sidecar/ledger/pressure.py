@@ -10,6 +10,7 @@ import trio
 
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.room import Room, Slot
+from sidecar.ledger.terms import Terms
 
 _DISK_FULL_ADVICE: Final = "it goes on by itself when there is room"
 
@@ -22,14 +23,14 @@ class Pressure:
         files: DiskFiles,
         directory: Path,
         room: Callable[[], Room],
-        needed_bytes: int,
-        on_change: Callable[[str | None], None],
+        terms: Terms,
     ) -> None:
         self._files = files
         self._directory = directory
         self._room = room
-        self._needed_bytes = needed_bytes
-        self._on_change = on_change
+        self._needed_bytes = terms.segment_bytes
+        self._on_change = terms.on_pressure
+        self._on_spare = terms.watch.on_spare
         self._token: trio.lowlevel.TrioToken
         self.why: str | None = None
 
@@ -51,6 +52,7 @@ class Pressure:
     def spare_made(self, spare: Slot) -> None:
         def ready() -> None:
             self._room().spares.append(spare)
+            self._on_spare(spare.made_in_seconds)
             self._changed(None)
 
         self._on_trio_side(ready)

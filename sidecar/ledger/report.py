@@ -7,6 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from sidecar.contract.values import BeginRecord
+from sidecar.ledger.room import Room
+from sidecar.ledger.writer import Writer
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
@@ -32,3 +34,17 @@ class Statistics(Struct, frozen=True, kw_only=True):
     live: int
     settlements: int
     spares_ready: int
+
+
+def statistics_of(writer: Writer, room: Room, *, live: int) -> Statistics:
+    """As it is now; `live` requests are to be settled."""
+    return Statistics(
+        records=writer.records,
+        batches=writer.batches,
+        syncs=writer.syncs,
+        written_bytes=writer.written_bytes,
+        queued=writer.queued,
+        live=live,
+        settlements=room.settlements(),
+        spares_ready=len(room.spares),
+    )

@@ -16,11 +16,13 @@ from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.opening import Opening
 from sidecar.ledger.retention import Going, checkpoint_of, going, remove_gone
 from sidecar.ledger.seal_format import End
+from sidecar.ledger.watch import Job
 
 
 class Work(Struct, frozen=True):
     """A job for the thread, in words for who hears that it failed; what it returns is called on the Trio side."""
 
+    job: Job
     name: str
     do: Callable[[], Told]
 
@@ -64,7 +66,7 @@ class Retaining:
             return ToRecord(self._unsaid, self._said)
         if self._leftovers:
             until = self.base.segment
-            return Work(f"removing segments up to {until}", partial(self._remove, until))
+            return Work("remove", f"removing segments up to {until}", partial(self._remove, until))
         if self.retention_days is None:
             return None
         rows = self._index.rows(behind=self.base.segment)
@@ -74,7 +76,7 @@ class Retaining:
         if gone.low_water_unix_ms > end.low_water_unix_ms:
             return ToRecord(LowWaterRecord(expires_at_unix_ms=gone.low_water_unix_ms), lambda: None)
         name = f"writing the checkpoint of segment {gone.last.number}"
-        return Work(name, partial(self._write, gone, end, breathe))
+        return Work("checkpoint", name, partial(self._write, gone, end, breathe))
 
     # --- in the thread ----------------------------------------------------------------------------------------
 

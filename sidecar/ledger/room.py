@@ -32,6 +32,7 @@ class Slot:
         self.descriptor = descriptor
         self.salt = salt
         self.number = 0
+        self.made_in_seconds = 0.0
 
 
 class NoRoom(Exception):

@@ -8,7 +8,9 @@ in use is touched, and making the spare is tried again until it succeeds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,7 @@ def make_spare(
     go_on: Callable[[], bool] = lambda: True,
 ) -> Slot:
     """A synced file of zeros; what was begun is removed if it fails."""
+    began_at = time.perf_counter()
     path = directory / f"{randbytes(8).hex()}{_SUFFIX}"
     descriptor = files.create(path)
     try:
@@ -40,7 +43,9 @@ def make_spare(
         finally:
             files.unlink(path)
         raise
-    return Slot(path, descriptor, randbytes(SALT_BYTES))
+    slot = Slot(path, descriptor, randbytes(SALT_BYTES))
+    slot.made_in_seconds = time.perf_counter() - began_at
+    return slot
 
 
 def remove_leftovers(files: DiskFiles, directory: Path) -> None:
@@ -48,6 +53,16 @@ def remove_leftovers(files: DiskFiles, directory: Path) -> None:
     for name in files.names(directory):
         if name.endswith(_SUFFIX):
             files.unlink(directory / name)
+
+
+def let_go(files: DiskFiles, unused: Iterable[Slot], slots: Iterable[Slot]) -> None:
+    """Removes the files of the unused ones, as far as that can be done, and closes all."""
+    for spare in unused:
+        with suppress(OSError):
+            files.unlink(spare.path)
+    for slot in slots:
+        with suppress(OSError):
+            files.close(slot.descriptor)
 
 
 class SpareMaker:

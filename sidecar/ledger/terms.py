@@ -10,6 +10,7 @@ from sidecar.ledger.checkpoint import Dropped
 from sidecar.ledger.index import WindowOf
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.threads import Threads
+from sidecar.ledger.watch import Watch
 
 
 class Terms(Struct, frozen=True, kw_only=True):
@@ -26,3 +27,4 @@ class Terms(Struct, frozen=True, kw_only=True):
     on_pressure: Callable[[str | None], None]
     on_trouble: Callable[[str], None]
     on_dropped: Callable[[End, Dropped], None]
+    watch: Watch

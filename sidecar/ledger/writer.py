@@ -18,6 +18,7 @@ while a landed record is entered or told ends the run.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -37,6 +38,7 @@ from sidecar.ledger.landing import Landed, Landing, Place
 from sidecar.ledger.recovery import segment_path
 from sidecar.ledger.room import Slot
 from sidecar.ledger.seal_format import End
+from sidecar.ledger.watch import NOBODY_WATCHES, Watch
 
 BATCH_BYTES_MAX: Final = 4 << 20
 BATCH_RECORDS_MAX: Final = 512
@@ -56,13 +58,18 @@ class Append(Landing):
 
 
 class Batch(Struct, frozen=True):
-    """A batch that is on disk: from `offset` to `end` in its segment, with the chain's head and its number."""
+    """A batch that is on disk: from `offset` to `end` in its segment, with the chain's head and its number.
+
+    How long its write and its sync took is measured in the thread, and comes over with it.
+    """
 
     slot: Slot
     offset: int
     end: int
     head: bytes
     number: int
+    write_seconds: float = 0.0
+    sync_seconds: float = 0.0
 
 
 class Writer:
@@ -78,6 +85,7 @@ class Writer:
         clock_unix_ms: Callable[[], int],
         on_landed: Callable[[Batch, list[int]], None],
         thread: type[CommitThread[list[Append]]] = CommitThread,
+        watch: Watch = NOBODY_WATCHES,
     ) -> None:
         assert end.ledger_id is not None
         self._files = files
@@ -87,6 +95,7 @@ class Writer:
         self._segment_bytes = segment_bytes
         self._clock_unix_ms = clock_unix_ms
         self._on_landed = on_landed
+        self._watch = watch
         # Known to the commit thread alone, once it runs.
         self._slot: Slot | None = None
         self._end = end.offset
@@ -97,6 +106,8 @@ class Writer:
         # Known to the Trio side alone.
         self._gathered: deque[Append] = deque()
         self._gathered_bytes = 0
+        self._first_gathered_at = 0.0
+        self._waited_seconds = 0.0  # the first of the batch under way
         self._under_way = False
         self._releasing = trio.CancelScope()
         self._asleep: trio.lowlevel.Task | None = None
@@ -132,6 +143,8 @@ class Writer:
         if self.poisoned is not None:
             append.land(LedgerUnavailable(self.poisoned))
             return
+        if not self._gathered:
+            self._first_gathered_at = time.perf_counter()
         self._gathered.append(append)
         self._gathered_bytes += len(append.framed)
         self._release_soon()
@@ -151,6 +164,7 @@ class Writer:
         """One batch goes to the thread, if it has none: what has gathered, up to the bounds and its segment's end."""
         if self._under_way or not self._gathered:
             return
+        self._waited_seconds = time.perf_counter() - self._first_gathered_at
         appends = self._all_gathered() or self._first_gathered()
         self._under_way = True
         self._thread.hand_over(appends)
@@ -233,6 +247,9 @@ class Writer:
         self.batches += 1
         self.records += len(appends)
         self.written_bytes += landed.end - offset
+        self._watch.on_batch(
+            len(appends), landed.end - offset, self._waited_seconds, landed.write_seconds, landed.sync_seconds
+        )
         sizes = [len(append.framed) for append in appends]
         self._on_landed(landed, sizes)
         begins = accumulate(sizes, initial=offset + BATCH_HEADER_BYTES)
@@ -268,6 +285,7 @@ class Writer:
         """One record before the thread runs: the write probe of an open. Raises OSError."""
         batch = self._write([append])
         self.batches, self.records, self.written_bytes = 1, 1, batch.end - batch.offset
+        self._watch.on_batch(1, batch.end - batch.offset, 0.0, batch.write_seconds, batch.sync_seconds)
         self._on_landed(batch, [len(append.framed)])
         return Place(append.slot.number, batch.offset + BATCH_HEADER_BYTES, len(append.framed))
 
@@ -296,9 +314,12 @@ class Writer:
             number=self._batch + 1,
             previous_head=self._head,
         )
+        began_at = time.perf_counter()
         self._files.write(slot.descriptor, batch.pieces, self._end)
+        written_at = time.perf_counter()
         self._sync(slot)
-        written = Batch(slot, self._end, self._end + batch.total_bytes, batch.head, self._batch + 1)
+        wrote, synced = written_at - began_at, time.perf_counter() - written_at
+        written = Batch(slot, self._end, self._end + batch.total_bytes, batch.head, self._batch + 1, wrote, synced)
         self._end, self._head, self._batch = written.end, batch.head, written.number
         return written
 

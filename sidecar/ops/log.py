@@ -21,16 +21,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, Literal, TextIO
 
 Soon = Callable[[Callable[[], None]], None]
 Form = Literal["text", "journal", "json"]
 _VALUE_CHARACTERS_MAX: Final = 200
 _LINES_HELD_MAX: Final = 1000
-_PRIORITIES: Final = {"error": 3, "warning": 4, "info": 6}  # the journal's
+_PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "notice": 5, "info": 6}  # the journal's
 _PLAIN: Final = r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+"
 _plain: Final = re.compile(_PLAIN).fullmatch
-_plain_words: Final = re.compile(rf"[a-z0-9_]+={_PLAIN}(?: [a-z0-9_]+={_PLAIN})*").fullmatch
+_PLAIN_BYTES: Final = bytes([byte for byte in range(128) if _plain(chr(byte))])
 
 
 def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Form:
@@ -111,26 +112,41 @@ class Log:
         self._soon: Soon = lambda write: write()
         self._lines: list[str] = []
         self._pipe = _pipe_of(self._stream)
-        self._lost = 0
+        self._lost = 0  # of which no line has told yet
+        self.lines_lost = 0
         self._second, self._calendar = -1, ""
 
     def gather(self, soon: Soon) -> None:
-        """From now on what is said at level info is written when `soon` comes to it, many lines at once."""
+        """From now on what is said at level info or notice is written when `soon` comes to it, many lines at once."""
         self._soon = soon
 
     def info(self, fact: str, /, **values: object) -> None:
+        """What runs as it should, of one request or one connection."""
         self._lines.append(self._line("info", fact, values))
         if len(self._lines) == 1:
             self._soon(self._write)
         elif len(self._lines) >= _LINES_HELD_MAX:
             self._write()
 
+    def notice(self, fact: str, /, **values: object) -> None:
+        """What runs as it should and is seldom, of the daemon as a whole."""
+        self._lines.append(self._line("notice", fact, values))
+        if len(self._lines) == 1:
+            self._soon(self._write)
+
     def warning(self, fact: str, /, **values: object) -> None:
+        """What a person should look at, some time."""
         self._lines.append(self._line("warning", fact, values))
         self._write()
 
     def error(self, fact: str, /, **values: object) -> None:
+        """Something is broken, and the daemon goes on."""
         self._lines.append(self._line("error", fact, values))
+        self._write()
+
+    def critical(self, fact: str, /, **values: object) -> None:
+        """The daemon can't go on, or can't be believed."""
+        self._lines.append(self._line("critical", fact, values))
         self._write()
 
     def _write(self) -> None:
@@ -149,9 +165,9 @@ class Log:
     def _write_to(self, pipe: Pipe, lines: list[str]) -> None:
         told = [self._line("warning", "lines_lost", {"count": self._lost})] if self._lost else []
         gone = pipe.write([*told, *lines])
-        if gone:
-            self._lost = len(told)
-        self._lost += len(lines) - gone
+        lost = len(lines) - max(0, gone - len(told))
+        self._lost = lost if gone else self._lost + lost
+        self.lines_lost += lost
 
     def _now(self) -> str:
         """UTC to the millisecond; the calendar is asked once a second."""
@@ -170,10 +186,24 @@ class Log:
         return f"<{_PRIORITIES[level]}>{words}" if self._form == "journal" else f"{now} {level} {words}"
 
 
+@lru_cache(maxsize=512)
+def _form_of(keys: tuple[str, ...]) -> tuple[str, bytes]:
+    """The words of these keys as one format, and what of them is not plain where their values are."""
+    return " ".join([f"{key}=%s" for key in keys]), b" ".join([b"="] * len(keys))
+
+
 def _words(values: Mapping[str, object]) -> str:
     """`key=value` for each. Most lines hold short and plain values only, which is seen faster of all together."""
-    words = " ".join([f"{key}={value}" for key, value in values.items()])
-    if len(words) <= _VALUE_CHARACTERS_MAX and words.count(" ") == len(values) - 1 and _plain_words(words):
+    form, shape = _form_of(tuple(values))
+    words = form % tuple(values.values())
+    others = 4 * (len(values) - 1)  # so many characters at least, beside the longest one
+    if (
+        words.isascii()
+        and words.encode().translate(None, _PLAIN_BYTES) == shape
+        and "= " not in words
+        and words[-1] != "="
+        and (len(words) <= _VALUE_CHARACTERS_MAX + others or max(map(len, words.split(" "))) <= _VALUE_CHARACTERS_MAX)
+    ):
         return words
     return " ".join([f"{key}={_text(value)}" for key, value in values.items()])
 

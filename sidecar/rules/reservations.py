@@ -69,6 +69,10 @@ class Reservations:
         """The requests that run at this connector, of all callers."""
         return tuple(live for live in self._live.values() if live.connector == connector)
 
+    def running(self) -> Counter[tuple[str, str]]:
+        """How many requests run, by caller and connector."""
+        return Counter((live.caller, live.connector) for live in self._live.values())
+
     def is_live(self, live: Live) -> bool:
         """Whether this very request still runs."""
         return self._live.get((live.caller, live.request_id)) is live

@@ -102,6 +102,11 @@ class Account:
         """What requests admitted in this window that have not ended may still be charged."""
         return self._reserved.get(window_start_unix_ms, 0)
 
+    @property
+    def reserved_in_all(self) -> int:
+        """What may still be charged, of all windows together."""
+        return sum(self._reserved.values())
+
     def allows(self, now_unix_ms: int, amount_micro_usd: int) -> bool:
         """Whether one more reservation fits under the ceiling of now's window; exactly at it fits."""
         start = self.window_start(now_unix_ms)

@@ -12,13 +12,14 @@ listens hears its events as they come. Source: CONTRACT sections 1 and 4 to 6.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import trio
 
 from sidecar.connectors.promise import Answer, ResponseTooLarge
 from sidecar.contract import canonical
 from sidecar.contract.client_frames import CANCELLED, TRANSPORT_EVENT, LiveEvent
-from sidecar.contract.values import STORED_AS_IS, CompletedRecord, TransportEvent, TransportEventPayload
+from sidecar.contract.values import STORED_AS_IS, CompletedRecord, StopReason, TransportEvent, TransportEventPayload
 from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landed, Place
@@ -27,7 +28,9 @@ from sidecar.ops.tracebacks import in_a_word
 from sidecar.rules.reservations import Live, Reservations
 from sidecar.service import settlement
 from sidecar.service.decision import Admitted
+from sidecar.service.end_lines import tell_end
 from sidecar.service.errors import error_frame
+from sidecar.service.metrics import Meter, now_seconds
 from sidecar.service.settlement import Settled
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -47,6 +50,7 @@ class Carrier:
         clock_unix_ms: Callable[[], int],
         on_end: Callable[[], None],
         later: Callable[[Act], None],
+        meter: Meter,
     ) -> None:
         self.ledger = ledger
         self.reservations = reservations
@@ -54,6 +58,7 @@ class Carrier:
         self.clock_unix_ms = clock_unix_ms
         self.on_end = on_end
         self.later = later
+        self.meter = meter
         self.scopes: set[trio.CancelScope] = set()  # of the connectors that are waited for
         self.stopped: str | None = None
         self._carried: dict[tuple[str, str], _Carried] = {}  # by caller and request id, while it holds its slot
@@ -81,6 +86,7 @@ class Carrier:
     def cancel(self, key: tuple[str, str]) -> None:
         """The deadline of the request of this key is now, if it runs."""
         if (carried := self._carried.get(key)) is not None:
+            self.meter.cancelled(key[0])
             carried.cancel()
 
     def ended(self, live: Live) -> None:
@@ -93,9 +99,22 @@ class Carrier:
         for scope in self.scopes:
             scope.cancel()
 
-    def unavailable(self, live: Live, answer: GiveAnswer, fault: LedgerUnavailable) -> None:
+    def unavailable(
+        self, admitted: Admitted, answer: GiveAnswer, fault: LedgerUnavailable, record: Literal["begin", "completed"]
+    ) -> None:
+        """The ledger has not taken this record."""
+        live = admitted.live
+        self.meter.unrecorded(live.caller, record)
+        self.meter.told_error("ledger_unavailable")
         # What lasts (a failed ledger, pressure) has a line of its own, once; room until the next spare comes by itself.
-        self.log.info("ledger_unavailable", caller=live.caller, request=live.request_id, why=str(fault))
+        self.log.info(
+            "ledger_unavailable",
+            connection=admitted.connection,
+            caller=live.caller,
+            request=live.request_id,
+            record=record,
+            why=str(fault),
+        )
         answer(error_frame("ledger_unavailable", str(fault), live.caller, live.request_id))
         self.on_end()
 
@@ -105,10 +124,15 @@ class _Carried:
 
     __slots__ = (
         "_admitted",
+        "_admitted_at",
         "_answer_first",
         "_asked",
+        "_begun_at",
         "_cancelled",
         "_carrier",
+        "_ended_as",
+        "_ended_at",
+        "_first_event_at",
         "_first_event_at_unix_ms",
         "_joined",
         "_listeners",
@@ -119,6 +143,8 @@ class _Carried:
     )
 
     _place: Place  # of the begin
+    _begun_at: float
+    _ended_at: float
     _record: CompletedRecord
 
     def __init__(self, carrier: Carrier, admitted: Admitted, start: Start, answer: GiveAnswer) -> None:
@@ -132,6 +158,9 @@ class _Carried:
         self._scope: trio.CancelScope | None = None  # of the connector that is waited for
         self._cancelled = False
         self._first_event_at_unix_ms: int | None = None
+        self._ended_as: StopReason | None = None
+        self._first_event_at: float | None = None
+        self._admitted_at = now_seconds()
 
     def join(self, who: object, answer: GiveAnswer) -> None:
         if self._joined is None:
@@ -180,8 +209,9 @@ class _Carried:
         if isinstance(landed, LedgerUnavailable):
             self._carrier.reservations.release(self._admitted.live)
             self._carrier.ended(self._admitted.live)
-            self._carrier.unavailable(self._admitted.live, self._answer, landed)
+            self._carrier.unavailable(self._admitted, self._answer, landed, "begin")
             return
+        self._begun_at = now_seconds()
         self._place = landed
         self._carrier.reservations.begun(self._admitted.live)
         self._carrier.later(self._ask)  # behind the answers that have landed with it
@@ -200,6 +230,7 @@ class _Carried:
             self._start(self._wait)
 
     def _first_event(self) -> None:
+        self._first_event_at = now_seconds()
         self._first_event_at_unix_ms = self._carrier.clock_unix_ms()
 
     # --- the connector ----------------------------------------------------------------------------------------
@@ -259,9 +290,14 @@ class _Carried:
 
     def _broke(self, asked: Answer, bug: Exception) -> None:
         """A connector's bug must not take the daemon, or this request's slot and record, with it."""
-        live = self._admitted.live
+        live, connection = self._admitted.live, self._admitted.connection
         self._carrier.log.error(
-            "connector_bug", caller=live.caller, request=live.request_id, connector=live.connector, bug=in_a_word(bug)
+            "connector_bug",
+            connection=connection,
+            caller=live.caller,
+            request=live.request_id,
+            connector=live.connector,
+            bug=in_a_word(bug),
         )
         asked.fail("provider", f"the connector broke: {type(bug).__name__}")
 
@@ -272,6 +308,8 @@ class _Carried:
         self._asked = None  # it has said all; the two would keep each other, and the request, alive
         carrier, begin = self._carrier, self._admitted.begin
         assert asked.ended is not None
+        self._ended_as = asked.ended.stop_reason
+        self._ended_at = now_seconds()
         usage = self._admitted.connector_terms.usage
         settled = settlement.settle(begin, asked.ended, asked.events(), tuple(asked.notes), usage)
         self._record = self._fitting_record(settled)
@@ -309,7 +347,7 @@ class _Carried:
         carrier.reservations.settle(self._admitted.live, record.charge_micro_usd)
         carrier.ended(self._admitted.live)
         self._answer(record.response[len(STORED_AS_IS) :])
-        self._log_end()
+        self._tell_end(landed)
         carrier.on_end()
 
     def _lost(self, fault: LedgerUnavailable) -> None:
@@ -317,20 +355,20 @@ class _Carried:
         self._asked = None
         self._carrier.reservations.strand(self._admitted.live)
         self._carrier.ended(self._admitted.live)
-        self._carrier.unavailable(self._admitted.live, self._answer, fault)
+        self._carrier.unavailable(self._admitted, self._answer, fault, "completed")
 
-    def _log_end(self) -> None:
-        begin, record, log = self._admitted.begin, self._record, self._carrier.log
-        is_for_a_person = "over_run" in record.notes or record.outcome == "authentication"
-        tell = log.warning if is_for_a_person else log.info
-        tell(
-            "completed",
-            caller=begin.caller_runtime_id,
-            request=begin.request_id,
-            model=begin.model,
-            connector=begin.provider,
-            outcome=record.outcome,
-            charge_micro_usd=record.charge_micro_usd,
-            reserved_micro_usd=begin.reservation_micro_usd,
-            **({"notes": ",".join(record.notes)} if record.notes else {}),
+    def _tell_end(self, landed: Place) -> None:
+        """To the metrics and to the log."""
+        record, first_event_at = self._record, self._first_event_at
+        stop_reason = self._ended_as if record.outcome == "completed" else None  # what ended well there may fail here
+        took_seconds = self._carrier.meter.ended(
+            self._admitted,
+            record,
+            stop_reason or record.outcome,
+            admitted_at=self._admitted_at,
+            begun_at=self._begun_at,
+            ended_at=self._ended_at,
+            first_event_at=first_event_at,
         )
+        first_event_seconds = None if first_event_at is None else first_event_at - self._admitted_at
+        tell_end(self._carrier.log, self._admitted, record, landed, stop_reason, took_seconds, first_event_seconds)

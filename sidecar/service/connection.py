@@ -21,21 +21,20 @@ from typing import Final
 import trio
 from msgspec import structs
 
-from sidecar.contract import canonical
 from sidecar.contract.client_frames import (
     PROTOCOL,
-    TRANSPORT_WELCOME,
     TransportCancel,
     TransportHello,
     TransportStatus,
-    TransportWelcome,
 )
 from sidecar.contract.frames import BadFrame, BrokenInvocation, FromClient, Invocation, Quote, parse
 from sidecar.contract.operator_frames import OperatorFrame
+from sidecar.contract.values import TransportErrorCode
 from sidecar.rules.framing import FrameSize, FrameSplitter, framed
 from sidecar.service.carrier import Hear
 from sidecar.service.decision import Admitted, Answered, Joined, Replay
 from sidecar.service.errors import error_frame
+from sidecar.service.greeting import shown_name, welcome
 from sidecar.service.outgoing import READ_ON_BYTES_MAX, Outgoing
 from sidecar.service.peer import Standing
 from sidecar.service.services import Services
@@ -44,7 +43,6 @@ from sidecar.service.stream import RECEIVE_BYTES_MAX, Stream
 _FRAMES_PER_CHECKPOINT: Final = 16
 UNDER_WAY_MAX: Final = 1024  # answers that one connection may wait for; above it, it is not read from
 _REPLAYS_MAX: Final = 16  # read back from disk, or asked by an operator, at once for one connection
-_NAME_CHARACTERS_MAX: Final = 80  # of what a client calls itself, for a log line
 _DISCARD_SECONDS: Final = 1.0  # how long a client that is still sending may read why it was cut off
 
 
@@ -63,6 +61,8 @@ class Connection:
         self._stream = stream
         self._standing = standing
         self._services = services
+        self._number = standing.connection
+        self._is_told_of = False
         self._splitter = FrameSplitter(services.in_force.config.daemon.frame_bytes_max)
         self._outgoing = Outgoing(
             stream,
@@ -113,7 +113,7 @@ class Connection:
                 if frame is None:
                     frame = await self._rest_of_frame(trio.current_time() + self._frame_timeout_seconds)
             except FrameSize as fault:
-                raise _CutOff(error_frame("frame_size", str(fault))) from fault
+                raise _CutOff(self._error("frame_size", str(fault))) from fault
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._outgoing.stop()
                 return
@@ -182,14 +182,16 @@ class Connection:
             self._splitter.feed(received)
             return bool(received)
         assert patience.cancelled_caught
-        raise _CutOff(error_frame("frame_timeout", self._timeout_message()))
-
-    def _timeout_message(self) -> str:
-        return f"a frame must be whole {self._frame_timeout_seconds:g} s after its first byte"
+        late = f"a frame must be whole {self._frame_timeout_seconds:g} s after its first byte"
+        raise _CutOff(self._error("frame_timeout", late))
 
     @property
     def _frame_timeout_seconds(self) -> float:
         return self._services.in_force.config.daemon.frame_timeout_seconds
+
+    def _error(self, code: TransportErrorCode, why: str) -> bytes:
+        self._services.meter.told_error(code)
+        return error_frame(code, why)
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Connection:
             return
         self._services.held.give_back(len(frame))
         if isinstance(parsed, BadFrame):
-            self._outgoing.send(error_frame(parsed.code, parsed.message))
+            self._outgoing.send(self._error(parsed.code, parsed.message))
         elif isinstance(parsed, OperatorFrame):
             self._under_way += 1
             self._replaying += 1
@@ -211,7 +213,10 @@ class Connection:
 
     def _invoked(self, invocation: Invocation | BrokenInvocation, held_bytes: int) -> None:
         services = self._services
-        decision = services.exchange.decide(invocation, self._standing.callers, joins=self._joins)
+        callers = self._standing.callers
+        if not self._is_told_of:
+            self._tell_connection()
+        decision = services.exchange.decide(invocation, callers, joins=self._joins, connection=self._number)
         if isinstance(decision, Admitted):
             key = decision.live.caller, decision.live.request_id
             self._runs(key)
@@ -232,13 +237,20 @@ class Connection:
             self._replaying += 1
             services.start_replay(partial(self._replay, decision))
 
+    def _tell_connection(self) -> None:
+        """Once it invokes: who only looks is told of by no line."""
+        self._is_told_of = True
+        peer, hello = self._standing.peer, self._hello
+        client = hello.client if hello is not None else ""
+        self._services.connections.tell(connection=self._number, uid=peer.uid, pid=peer.pid, client=client)
+
     def _asked(self, asked: FromClient) -> None:
         """A frame that asks for no request to be run."""
         exchange, callers = self._services.exchange, self._standing.callers
         if isinstance(asked, TransportHello):
             self._greeted(asked)
         elif isinstance(asked, Quote):
-            self._outgoing.send(exchange.quote(asked, callers, joins=self._joins))
+            self._outgoing.send(exchange.quote(asked, callers, joins=self._joins, connection=self._number))
         elif isinstance(asked, TransportCancel):
             exchange.cancel(asked, callers)
         else:
@@ -282,18 +294,10 @@ class Connection:
         """This hello stands in place of any before it, also for the requests of this connection that run."""
         if hello.protocol != PROTOCOL:
             why = f"protocol {hello.protocol} is asked for; this daemon speaks {PROTOCOL}"
-            raise _CutOff(error_frame("unsupported_protocol", why))
-        self._hello = structs.replace(hello, client=_shown(hello.client))  # a name of megabytes is not kept
-        welcome = TransportWelcome(
-            schema_id=TRANSPORT_WELCOME,
-            protocol=PROTOCOL,
-            server=self._services.server,
-            callers=tuple(sorted(self._standing.callers)),
-            frame_bytes_max=self._splitter.frame_bytes_max,
-            stream_events=hello.stream_events,
-            join=hello.join,
-        )
-        self._outgoing.send(canonical.encode(welcome))
+            raise _CutOff(self._error("unsupported_protocol", why))
+        self._hello = structs.replace(hello, client=shown_name(hello.client))  # a name of megabytes is not kept
+        server, frame_bytes_max = self._services.server, self._splitter.frame_bytes_max
+        self._outgoing.send(welcome(hello, self._standing, server=server, frame_bytes_max=frame_bytes_max))
         if hello.stream_events:
             for key in self._running or ():
                 self._listen(key)
@@ -316,9 +320,9 @@ class Connection:
 
         def hear(frame: bytes) -> None:
             nonlocal is_whole
-            if is_whole:
-                asked = self._hello is not None and self._hello.stream_events
-                is_whole = asked and self._outgoing.send_live(frame)
+            asked = self._hello is not None and self._hello.stream_events
+            is_whole = is_whole and asked and self._outgoing.send_live(frame)
+            self._services.meter.live_events_dropped += asked and not is_whole
 
         return hear
 
@@ -326,8 +330,10 @@ class Connection:
 
     def _tell_cut(self, unsent_bytes: int) -> None:
         peer = self._standing.peer
+        self._services.meter.slow_readers_cut += 1
         self._services.log.warning(
             "slow_reader_cut",
+            connection=self._number,
             uid=peer.uid,
             pid=peer.pid,
             client=self._hello.client if self._hello is not None else "",
@@ -379,9 +385,3 @@ class Connection:
             self._changed = trio.Event()
             await self._changed.wait()
             self._changed = None
-
-
-def _shown(client: str) -> str:
-    """What a client calls itself, as it may stand in a log line."""
-    name = client[:_NAME_CHARACTERS_MAX]
-    return "".join(character if character.isprintable() else " " for character in name).strip()

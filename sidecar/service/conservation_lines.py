@@ -13,5 +13,5 @@ from sidecar.rules.conservation import TOLD_MAX, Mismatch
 def told_mismatches(log: Log, mismatches: Sequence[Mismatch], *, now: str) -> None:
     """A line each, up to a bound, and what is done about it; amounts in micro-USD."""
     for mismatch in mismatches[:TOLD_MAX]:
-        log.error("not_conserved", **structs.asdict(mismatch))
-    log.error("not_conserved_in_all", windows=len(mismatches), now=now)
+        log.critical("not_conserved", **structs.asdict(mismatch))
+    log.critical("not_conserved_in_all", windows=len(mismatches), now=now)

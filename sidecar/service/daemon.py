@@ -7,6 +7,7 @@
             |                     the watchdog's questions to the ledger
             +-- the first end     a drain or a poisoned ledger, whichever comes first
     +-- connectors                those with tasks of their own: a task for each child process
+    +-- the metrics' file                  written at intervals, where the configuration wants one
     +-- signals                   heard from first to last, so that none of them ends the process by itself
     +-- supervision               what the service manager is told: status, and while we stop that it takes time
     +-- a reload, while one runs, and a task for each connector that is gone until its last request has ended
@@ -29,33 +30,37 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
 import trio
 
-from sidecar.config.keys import Complaint, ConfigFaults
 from sidecar.config.values import Config
 from sidecar.connectors.building import Built
-from sidecar.connectors.promise import Connector, Serving
+from sidecar.connectors.promise import Connector
 from sidecar.ledger.face import LedgerFace
 from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Log
 from sidecar.ops.version import version_of_sidecar
-from sidecar.rules.reservations import Live, Reservations
+from sidecar.rules.reservations import Reservations
 from sidecar.service.accept_lines import accept_faults_in
 from sidecar.service.accepting import Accepting
 from sidecar.service.arrivals import Arrivals
+from sidecar.service.asked_connectors import AskedConnectors
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.exchange import Exchange
+from sidecar.service.exposition import Exposition, Seen
+from sidecar.service.few_lines import FewLines
 from sidecar.service.held import HeldBytes
 from sidecar.service.in_force import InForce
 from sidecar.service.listener import Doorkeeper
 from sidecar.service.listening import Listening
+from sidecar.service.metrics import Meter
+from sidecar.service.metrics_file import keep_written
 from sidecar.service.operators import Operators
 from sidecar.service.peer import Standing
-from sidecar.service.reloading import Load, Loaded, Reloading
+from sidecar.service.reloading import Load, Reloading, no_file
 from sidecar.service.services import Services
 from sidecar.service.signals import heard_signals
 from sidecar.service.status import Status
@@ -71,10 +76,6 @@ _LEDGER_SECONDS_MAX: Final = 10.0  # how long past the drain the ledger may take
 _FLUSH_SECONDS_MAX: Final = 2.0  # how long the last answers may take to be read
 _POISONED_FLUSH_SECONDS_MAX: Final = 0.25
 _AFTER_DRAIN_SECONDS_MAX: Final = 2 * (_LEDGER_SECONDS_MAX + _FLUSH_SECONDS_MAX)  # the last requests, and the closing
-
-
-def _no_file(built: Mapping[str, Built]) -> Loaded:
-    raise ConfigFaults([Complaint("the file", "this daemon was given none that it could read again")])
 
 
 class Daemon:
@@ -98,23 +99,27 @@ class Daemon:
         on_config: Callable[[Config], None] = lambda config: None,
         clock_unix_ms: Callable[[], int] = unix_ms,
         die: Callable[[int], None] = os._exit,
+        meter: Meter | None = None,
     ) -> None:
         self._in_force = InForce(config, connectors, built)
-        self._retired: set[Connector] = set()
+        self._asked_connectors = AskedConnectors(self._in_force, reservations, log, self._until)
         self._on_config = on_config
         self._ledger = ledger
         self._log = log
         self._die = die
         self._supervision = supervision or Supervision()
+        self._meter = meter = meter or Meter()
         self._turn = EndOfTurn()
-        self._exchange = Exchange(self._in_force, ledger, reservations, log, clock_unix_ms, self._wake, self._later)
+        self._exchange = Exchange(
+            self._in_force, ledger, reservations, log, clock_unix_ms, self._wake, self._later, meter
+        )
         self._reloading = Reloading(
             self._in_force,
             ledger,
             reservations,
             log,
-            load or _no_file,
-            start=self._start_connector,
+            load or no_file,
+            start=self._asked_connectors.start,
             on_swap=self._swapped,
             on_begin=self._supervision.reloading,
             on_end=self._supervision.reloaded,
@@ -122,6 +127,22 @@ class Daemon:
         self._reservations = reservations
         self._clock_unix_ms = clock_unix_ms
         self._server = f"sidecar {version_of_sidecar()}"
+        self._held = HeldBytes(config.daemon.frames_held_bytes_max)
+        self._backlogs = Backlogs()
+        self._exposition = Exposition(
+            meter,
+            Seen(
+                ledger=ledger,
+                reservations=reservations,
+                log=log,
+                held=self._held,
+                backlogs=self._backlogs,
+                connections=lambda: self._doorkeeper.connections,
+                draining=lambda: self._exchange.draining,
+            ),
+            lambda: self._in_force.config,
+            clock_unix_ms,
+        )
         self._operators = Operators(
             config.ledger.directory,
             ledger,
@@ -129,10 +150,11 @@ class Daemon:
             log,
             clock_unix_ms,
             on_mismatch=self._stop_for_mismatch,
-            on_end=self._wake,
             reload=self._reloading.reload,
+            meter=meter,
+            exposition=self._exposition.text,
+            on_end=self._wake,
         )
-        self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
         self._listeners_of_stop = trio.Event()
@@ -148,11 +170,12 @@ class Daemon:
                 whole.start_soon(self._hear_signals, signals)
                 whole.start_soon(self._turn.serve)
                 whole.start_soon(self._supervision.serve, self._status_line)
-                for connector in self._in_force.connectors.values():
-                    await self._start_connector(connector)
+                whole.start_soon(self._keep_metrics_file)
+                await self._asked_connectors.start_all(whole)
                 code = await self._run(listening)
                 whole.cancel_scope.cancel()
-        self._log.info("stopped", exit_code=code)
+        meter = self._meter
+        self._log.notice("stopped", exit_code=code, requests=meter.requests, charged_micro_usd=meter.charged_micro_usd)
         return code
 
     async def _run(self, listening: Listening) -> int:
@@ -167,8 +190,7 @@ class Daemon:
                 finally:
                     self._requests.end()
                     self._replays.end()
-            for connector in (*self._in_force.connectors.values(), *self._retired):
-                await connector.aclose()
+            await self._asked_connectors.aclose()
         finally:
             last_patience.cancel()
         if self._ledger.poisoned is None:
@@ -178,7 +200,9 @@ class Daemon:
         return DISK_ERROR
 
     async def _serve_until_an_end(self, listening: Listening, last_patience: threading.Timer) -> int:
-        self._doorkeeper = Doorkeeper(self._in_force, self._log, self._serve, os.getuid())
+        self._doorkeeper = Doorkeeper(
+            self._in_force, self._log, self._serve, os.getuid(), self._clock_unix_ms, self._meter
+        )
         status = Status(
             self._in_force,
             self._ledger,
@@ -195,7 +219,7 @@ class Daemon:
                 self._accepting = Accepting(listening, self._doorkeeper, connections)
                 connections.start_soon(self._arrivals.serve)
                 await connections.start(self._accepting.serve)
-                self._log.info("ready", socket=listening.where, activated=listening.activated, pid=os.getpid())
+                self._log.notice("ready", socket=listening.where, activated=listening.activated, pid=os.getpid())
                 self._supervision.ready()
                 connections.start_soon(self._supervision.watch, self._ledger.answers)
                 code = await self._first_end()
@@ -209,10 +233,12 @@ class Daemon:
             in_force=self._in_force,
             exchange=self._exchange,
             held=self._held,
-            backlogs=Backlogs(),
+            backlogs=self._backlogs,
             operate=self._operators.take,
             report=status.report,
             log=self._log,
+            meter=self._meter,
+            connections=FewLines(self._log, self._clock_unix_ms, "connected"),
             server=self._server,
             start_request=self._requests.start_soon,
             start_replay=self._replays.start_soon,
@@ -238,28 +264,26 @@ class Daemon:
         finally:
             self._wake()
 
-    # --- reload -----------------------------------------------------------------------------------------------
+    async def _keep_metrics_file(self) -> None:
+        """The one that the configuration in force wants, if it wants one."""
+        while True:
+            with trio.CancelScope() as self._metrics_file:
+                if (file := self._in_force.config.metrics) is None:
+                    await trio.sleep_forever()
+                else:
+                    await keep_written(file, self._exposition.text, self._log)
 
-    async def _start_connector(self, connector: Connector) -> None:
-        if isinstance(connector, Serving):
-            await self._whole.start(connector.serve, self._log)
+    # --- reload -----------------------------------------------------------------------------------------------
 
     def _swapped(self, before: Config, connectors: Mapping[str, Connector]) -> None:
         """Another configuration is in force; all of this is its turn."""
         config = self._in_force.config
         self._doorkeeper.regard()
         self._held.change(config.daemon.frames_held_bytes_max)
+        if before.metrics != config.metrics:
+            self._metrics_file.cancel()
         self._on_config(config)
-        for name, connector in connectors.items():
-            if self._in_force.connectors.get(name) is not connector:
-                self._retired.add(connector)
-                self._whole.start_soon(self._retire, connector, self._reservations.at_connector(name))
-
-    async def _retire(self, connector: Connector, running: Collection[Live]) -> None:
-        """Closed when the last of these has ended; what is admitted from now on is another connector's."""
-        await self._until(lambda: not any(self._reservations.is_live(live) for live in running))
-        await connector.aclose()
-        self._retired.discard(connector)
+        self._asked_connectors.retire(connectors)
 
     # --- how it ends ------------------------------------------------------------------------------------------
 
@@ -278,7 +302,7 @@ class Daemon:
 
     async def _drain(self) -> int:
         await self._listeners_of_stop.wait()
-        self._log.info(
+        self._log.notice(
             "draining", running=self._exchange.running, seconds_max=self._in_force.config.daemon.drain_seconds_max
         )
         self._exchange.draining = True
@@ -322,10 +346,8 @@ class Daemon:
 
     def _die_of_silence(self) -> None:
         """The disk has not answered in all the time that it may take."""
-        self._log.error("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
-        for connector in (*self._in_force.connectors.values(), *self._retired):
-            if isinstance(connector, Serving):
-                connector.kill()
+        self._log.critical("ledger_silent", running=self._exchange.running, seconds=_LEDGER_SECONDS_MAX)
+        self._asked_connectors.kill()
         self._die(DISK_ERROR)
 
     async def _poisoned(self) -> int:
@@ -346,7 +368,7 @@ class Daemon:
     def _tell_poisoned(self, now: str) -> None:
         self._told_poisoned = True
         why, directory = self._ledger.poisoned or "", self._in_force.config.ledger.directory
-        self._log.error("ledger_poisoned", why=why, directory=directory, now=now)
+        self._log.critical("ledger_poisoned", why=why, directory=directory, now=now)
 
     def _wake(self) -> None:
         if self._changed:

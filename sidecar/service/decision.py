@@ -47,6 +47,8 @@ class Admitted(Struct, frozen=True, kw_only=True):
     connector_terms: ConnectorTerms
     frame_bytes_max: int
     deadline: float  # on Trio's clock, seconds
+    frame_bytes: int = 0
+    connection: int = 0  # the number of the one it came over, for the log
 
 
 Decision = Answered | Replay | Joined | Admitted

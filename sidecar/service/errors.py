@@ -9,6 +9,7 @@ from sidecar.contract import canonical
 from sidecar.contract.values import TRANSPORT_ERROR, TransportError, TransportErrorCode
 from sidecar.ledger.faults import LedgerUnavailable, RecordDamaged
 from sidecar.ops.log import Log
+from sidecar.service.metrics import Meter
 
 
 def error_frame(
@@ -28,6 +29,7 @@ def error_frame(
 
 def unreadable(
     log: Log,
+    meter: Meter,
     fault: LedgerUnavailable,
     caller: str,
     request_id: str,
@@ -45,4 +47,6 @@ def unreadable(
     place = {} if file is None else {"file": file, "offset": offset}
     helps = {} if damage is None else {"advice": damage.advice}
     log.error("record_unreadable", caller=caller, request=request_id, why=str(fault), **place, **helps)
-    return error_frame("ledger_unavailable" if damage is None else "internal", str(fault), caller, request_id)
+    code: TransportErrorCode = "ledger_unavailable" if damage is None else "internal"
+    meter.told_error(code)
+    return error_frame(code, str(fault), caller, request_id)

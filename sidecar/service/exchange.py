@@ -23,6 +23,7 @@ from sidecar.contract.values import (
     PriceRow,
     ProviderRequest,
     Refusal,
+    TransportErrorCode,
     refused,
 )
 from sidecar.ledger.face import LedgerFace, Recorded
@@ -36,8 +37,9 @@ from sidecar.rules.reservations import Live, Reservations
 from sidecar.service.carrier import Carrier, GiveAnswer, Hear
 from sidecar.service.decision import Admitted, Answered, Decision, Joined, Replay
 from sidecar.service.errors import error_frame, unreadable
+from sidecar.service.few_lines import FewLines
 from sidecar.service.in_force import InForce
-from sidecar.service.refusal_lines import RefusalLines
+from sidecar.service.metrics import NO_CALLER, Meter
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
 
@@ -86,21 +88,33 @@ class Exchange:
         clock_unix_ms: Callable[[], int],
         on_end: Callable[[], None] = lambda: None,
         later: Callable[[Act], None] = lambda act: act(),
+        meter: Meter | None = None,
     ) -> None:
         self._in_force = in_force
         self._ledger = ledger
         self._reservations = reservations
         self._log = log
-        self._refusals = RefusalLines(log, clock_unix_ms)
-        self._quoted_refusals = RefusalLines(log, clock_unix_ms, "quoted_refusal")
+        self._refusals = FewLines(log, clock_unix_ms, "refused")
+        self._quoted_refusals = FewLines(log, clock_unix_ms, "quoted_refusal")
         self._clock_unix_ms = clock_unix_ms
-        self._carrier = Carrier(ledger, reservations, log, clock_unix_ms, on_end, later)
+        self._meter = meter = meter or Meter()
+        self._carrier = Carrier(ledger, reservations, log, clock_unix_ms, on_end, later, meter)
         self.draining = False
 
     # --- rules 1 to 13 and the reservation: one decision, nothing awaited -------------------------------------
 
-    def decide(self, frame: Invocation | BrokenInvocation, callers: frozenset[str], *, joins: bool = False) -> Decision:
-        """The first rule of section 3 that applies, for a peer that may call as `callers`, and may join."""
+    def decide(
+        self,
+        frame: Invocation | BrokenInvocation,
+        callers: frozenset[str],
+        *,
+        joins: bool = False,
+        connection: int = 0,
+    ) -> Decision:
+        """The first rule of section 3 that applies, for a peer that may call as `callers`, and may join.
+
+        `connection` is its number, for the log.
+        """
         caller_id, request_id = _ids(frame)
         try:
             now_unix_ms = self._clock_unix_ms()
@@ -108,16 +122,17 @@ class Exchange:
             if not isinstance(weighed, _Ready):
                 return weighed
             if self.draining:
-                return Answered(error_frame("shutting_down", "the daemon is stopping", caller_id, request_id))
+                return Answered(self._error("shutting_down", "the daemon is stopping", caller_id, request_id))
             assert isinstance(frame, Invocation), "what is no invocation is Malformed"
-            return self._reserve(frame, weighed, now_unix_ms)  # 14 begins here, in memory
+            return self._reserve(frame, weighed, now_unix_ms, connection)  # 14 begins here, in memory
         except Refused as refusal:
-            self._refusals.tell(refusal.refusal, caller_id, request_id, str(refusal))
+            self._meter.refused(self._known(caller_id), refusal.refusal)
+            self._tell(self._refusals, refusal, connection, caller_id, request_id)
             return Answered(canonical.encode(refused(caller_id, request_id, refusal.refusal)))
         except Exception as fault:
-            return Answered(self._fault(fault, caller_id, request_id))
+            return Answered(self._fault(fault, connection, caller_id, request_id))
 
-    def quote(self, quote: Quote, callers: frozenset[str], *, joins: bool) -> bytes:
+    def quote(self, quote: Quote, callers: frozenset[str], *, joins: bool, connection: int = 0) -> bytes:
         """The frame that says what `decide` would, but for a ledger or a drain that takes no begin."""
         caller_id, request_id = _ids(quote.invocation)
         refusal: Refusal | None = None
@@ -126,9 +141,10 @@ class Exchange:
             worst_case, _ = self._weighed(quote.invocation, callers, joins, self._clock_unix_ms())
         except Refused as refused_it:
             refusal, worst_case = refused_it.refusal, refused_it.worst_case_micro_usd
-            self._quoted_refusals.tell(refusal, caller_id, request_id, str(refused_it))
+            self._tell(self._quoted_refusals, refused_it, connection, caller_id, request_id)
         except Exception as fault:
-            return self._fault(fault, caller_id, request_id)
+            return self._fault(fault, connection, caller_id, request_id)
+        self._meter.quoted(self._known(caller_id), refusal)
         quoted = TransportQuoted(
             schema_id=TRANSPORT_QUOTED,
             caller_runtime_id=caller_id,
@@ -138,15 +154,29 @@ class Exchange:
         )
         return canonical.encode(quoted)
 
-    def _fault(self, fault: Exception, caller_id: str, request_id: str) -> bytes:
+    @staticmethod
+    def _tell(lines: FewLines, refused_it: Refused, connection: int, caller_id: str, request_id: str) -> None:
+        lines.tell(
+            refusal=refused_it.refusal, connection=connection, caller=caller_id, request=request_id, why=str(refused_it)
+        )
+
+    def _fault(self, fault: Exception, connection: int, caller_id: str, request_id: str) -> bytes:
         """What can't be decided, as a transport error; a broken invariant ends the daemon."""
         if isinstance(fault, LedgerUnavailable):
-            return unreadable(self._log, fault, caller_id, request_id)
+            return unreadable(self._log, self._meter, fault, caller_id, request_id)
         if isinstance(fault, AssertionError):
             raise fault
         # Nothing is reserved yet.
-        self._log.error("internal", caller=caller_id, request=request_id, bug=in_a_word(fault))
-        return error_frame("internal", f"a bug in the daemon: {type(fault).__name__}", caller_id, request_id)
+        self._log.error("internal", connection=connection, caller=caller_id, request=request_id, bug=in_a_word(fault))
+        return self._error("internal", f"a bug in the daemon: {type(fault).__name__}", caller_id, request_id)
+
+    def _error(self, code: TransportErrorCode, why: str, caller_id: str, request_id: str) -> bytes:
+        self._meter.told_error(code)
+        return error_frame(code, why, caller_id, request_id)
+
+    def _known(self, caller_id: str) -> str:
+        """As a label: what a frame calls itself is none."""
+        return caller_id if caller_id in self._in_force.config.callers else NO_CALLER
 
     def _weighed(
         self, frame: Invocation | BrokenInvocation, callers: frozenset[str], joins: bool, now_unix_ms: int
@@ -218,7 +248,7 @@ class Exchange:
             raise Refused("ProviderRejected", str(rejected)) from rejected  # 11
         return _Ready(terms, lowered, dropped + lowered.states_dropped)
 
-    def _reserve(self, frame: Invocation, ready: _Ready, now_unix_ms: int) -> Admitted:
+    def _reserve(self, frame: Invocation, ready: _Ready, now_unix_ms: int, connection: int) -> Admitted:
         asked, request, terms = frame.value, frame.value.request, ready.terms
         model, config = terms.model, self._in_force.config
         connector = config.connectors[model.connector]
@@ -258,6 +288,8 @@ class Exchange:
             connector_terms=connector,
             frame_bytes_max=config.daemon.frame_bytes_max,
             deadline=trio.current_time() + left_seconds,
+            frame_bytes=frame.frame_bytes,
+            connection=connection,
         )
 
     # --- step 14 and after ------------------------------------------------------------------------------------
@@ -273,6 +305,7 @@ class Exchange:
 
     def join(self, joined: Joined, who: object, answer: GiveAnswer) -> None:
         """`answer` is given what the request that runs will be answered, as `Carrier.join` says."""
+        self._meter.joined(joined.caller)
         self._carrier.join((joined.caller, joined.request_id), who, answer)
 
     def hear(self, caller: str, request_id: str, who: object, hear: Hear) -> None:
@@ -293,12 +326,14 @@ class Exchange:
     async def replay(self, replay: Replay) -> bytes:
         """The recorded frame, byte for byte, read back from disk."""
         try:
-            return await self._ledger.read_response(replay.recorded)
+            answer = await self._ledger.read_response(replay.recorded)
         except LedgerUnavailable as fault:
             place = replay.recorded.completed
             file = segment_path(self._in_force.config.ledger.directory, place.segment) if place else None
             at = place.offset if place else None
-            return unreadable(self._log, fault, replay.caller, replay.request_id, file, at)
+            return unreadable(self._log, self._meter, fault, replay.caller, replay.request_id, file, at)
+        self._meter.replayed(replay.caller)
+        return answer
 
     def stop(self, why: str) -> None:
         """Every running upstream call is dropped now; what is admitted later ends the same way."""

@@ -22,6 +22,10 @@ class HeldBytes:
         self._coming = 0  # held for frames that are not whole yet
         self._waiting: deque[tuple[int, trio.Event]] = deque()
 
+    @property
+    def held_bytes(self) -> int:
+        return self._held
+
     def change(self, bytes_max: int) -> None:
         """Another bound from now on; what is held above it is given back as its requests end."""
         self._bytes_max = bytes_max

@@ -27,6 +27,7 @@ from sidecar.ops.log import Log
 from sidecar.rules.framing import framed
 from sidecar.service.errors import error_frame
 from sidecar.service.in_force import InForce
+from sidecar.service.metrics import Meter
 from sidecar.service.peer import Peer, Standing, may_act, read_peer, why_nobody
 from sidecar.service.strangers import Strangers
 
@@ -111,11 +112,13 @@ class Doorkeeper:
         serve: Serve,
         own_uid: int,
         clock_unix_ms: Callable[[], int] = unix_ms,
+        meter: Meter | None = None,
     ) -> None:
         self._in_force = in_force
         self._log = log
         self._serve = serve
         self._own_uid = own_uid
+        self._meter = meter or Meter()
         self._connections = 0
         self._farewells = 0
         self._by_user: Counter[int] = Counter()
@@ -155,7 +158,10 @@ class Doorkeeper:
             self._strangers.tell("peer_unknown", why=str(error))
             await self._turn_away(stream, "not_admitted", "the kernel doesn't say who is calling")
             return
-        standing = Standing(peer=peer, callers=self.callers_of(peer), is_operator=self._is_operator(peer))
+        number = self._meter.connections_accepted + 1
+        standing = Standing(
+            peer=peer, callers=self.callers_of(peer), is_operator=self._is_operator(peer), connection=number
+        )
         if not standing.callers and not standing.is_operator:
             why = why_nobody(self._rules(), peer)
             self._strangers.tell("not_admitted", **peer.for_the_log, why=why)
@@ -166,6 +172,7 @@ class Doorkeeper:
             self._log.warning("too_many_connections", uid=peer.uid, why=full)
             await self._turn_away(stream, "too_many_connections", full)
             return
+        self._meter.connections_accepted = number
         self._connections += 1
         self._by_user[peer.uid] += 1
         self._standings.add(standing)
@@ -186,6 +193,7 @@ class Doorkeeper:
 
     async def _turn_away(self, stream: trio.SocketStream, code: TransportErrorCode, why: str) -> None:
         """Says why and closes; where many are told so already, only closes."""
+        self._meter.turned_away(code)
         if self._farewells < FAREWELLS_MAX:
             self._farewells += 1
             try:

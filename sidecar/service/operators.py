@@ -1,4 +1,4 @@
-"""What operators ask of the running daemon, and what it answers: resolve, check and reload.
+"""What operators ask of the running daemon, and what it answers: resolve, check, reload and metrics.
 
 A resolution is decided in the turn in which its frame is read, and settles the
 account in the turn in which its record lands: no other record, reservation or
@@ -19,6 +19,7 @@ Source: CONTRACT sections 1, 4 and 5.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -28,11 +29,14 @@ from sidecar.audit.tallying import GivenUp, Tallied, tallied
 from sidecar.contract import canonical
 from sidecar.contract.operator_frames import (
     OPERATOR_CHECKED,
+    OPERATOR_METERED,
     OPERATOR_RESOLVED,
     Found,
     OperatorCheck,
     OperatorChecked,
     OperatorFrame,
+    OperatorMetered,
+    OperatorMetrics,
     OperatorReloaded,
     OperatorResolve,
     OperatorResolved,
@@ -47,6 +51,7 @@ from sidecar.rules.reservations import Reservations
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.errors import error_frame, unreadable
+from sidecar.service.metrics import Meter
 from sidecar.service.peer import Peer, Standing
 from sidecar.service.resolution import resolved_record, why_not
 from sidecar.service.strangers import Strangers
@@ -68,6 +73,8 @@ class Operators:
         *,
         on_mismatch: Callable[[], None],
         reload: Callable[[str], Awaitable[OperatorReloaded]],
+        meter: Meter,
+        exposition: Callable[[], Awaitable[str]],
         on_end: Callable[[], None] = lambda: None,
         read_again: ReadAgain = tallied,
     ) -> None:
@@ -80,6 +87,8 @@ class Operators:
         self._on_mismatch = on_mismatch
         self._on_end = on_end
         self._read_again = read_again
+        self._meter = meter
+        self._exposition = exposition
         self._resolving: set[tuple[str, str]] = set()
         self._one_check = trio.Lock()
         self._stopped: str | None = None
@@ -100,9 +109,11 @@ class Operators:
         if not standing.is_operator:
             why = "no [[operator]] means this peer"
             self._strangers.tell("operator_refused", **peer.for_the_log, why=why)
-            answer(_refused(asked, "not_admitted", "this peer is no operator here"))
+            answer(self._refused(asked, "not_admitted", "this peer is no operator here"))
+        elif isinstance(asked, OperatorMetrics):
+            start(partial(self._tell_metrics, answer))  # also of a ledger that has failed: that is when they are read
         elif self._ledger.poisoned is not None:
-            answer(_refused(asked, "ledger_unavailable", self._ledger.poisoned))
+            answer(self._refused(asked, "ledger_unavailable", self._ledger.poisoned))
         elif isinstance(asked, OperatorResolve):
             self._resolve(peer, asked, answer)
         else:
@@ -115,6 +126,12 @@ class Operators:
 
             start(ask)
 
+    # --- metrics ----------------------------------------------------------------------------------------------
+
+    async def _tell_metrics(self, answer: GiveAnswer) -> None:
+        metered = OperatorMetered(schema_id=OPERATOR_METERED, exposition=await self._exposition())
+        answer(canonical.encode(metered))
+
     # --- resolve ----------------------------------------------------------------------------------------------
 
     def _resolve(self, peer: Peer, asked: OperatorResolve, answer: GiveAnswer) -> None:
@@ -122,7 +139,7 @@ class Operators:
         try:
             recorded = self._ledger.find(*key)
         except LedgerUnavailable as fault:
-            answer(unreadable(self._log, fault, *key))
+            answer(unreadable(self._log, self._meter, fault, *key))
             return
         if (found := self._not_to_settle(key, recorded)) is not None:
             answer(_not_settled(asked, found))
@@ -130,7 +147,7 @@ class Operators:
         begin = self._ledger.indeterminate(*key)
         if begin is None or recorded is None:  # it began in this run, and its end could not be recorded
             why = "the end of this request could not be recorded; it can be resolved after a restart"
-            answer(_refused(asked, "ledger_unavailable", why))
+            answer(self._refused(asked, "ledger_unavailable", why))
             return
         record = resolved_record(begin, recorded.begin, asked, self._clock_unix_ms())
         self._resolving.add(key)
@@ -156,8 +173,9 @@ class Operators:
         self, peer: Peer, asked: OperatorResolve, begin: BeginRecord, record: CompletedRecord, how: Landed
     ) -> bytes:
         if isinstance(how, LedgerUnavailable):
-            return _refused(asked, "ledger_unavailable", f"not settled, as far as is known: {how}")
+            return self._refused(asked, "ledger_unavailable", f"not settled, as far as is known: {how}")
         charge = record.charge_micro_usd
+        self._meter.resolved(begin, record)
         self._reservations.settle_left_open(
             begin.caller_runtime_id, begin.admitted_at_unix_ms, begin.reservation_micro_usd, charge
         )
@@ -188,13 +206,13 @@ class Operators:
         """One at a time: each looks at the accounts as they are when its turn has come."""
         async with self._one_check:
             if self._stopped is not None:
-                return _refused(asked, "shutting_down", self._stopped)
+                return self._refused(asked, "shutting_down", self._stopped)
             accounts, batch = self._reservations.on_record(), self._ledger.landed_batch  # in one turn
             window_seconds = self._reservations.window_seconds()
             try:
                 again = await trio.to_thread.run_sync(self._read_up_to, batch, window_seconds)
             except GivenUp:
-                return _refused(asked, "shutting_down", self._stopped or "")
+                return self._refused(asked, "shutting_down", self._stopped or "")
             except LedgerDamaged as damage:
                 self._log.error(
                     "check_failed",
@@ -203,10 +221,10 @@ class Operators:
                     expected=damage.expected,
                     advice=damage.advice,
                 )
-                return _refused(asked, "internal", f"the ledger can't be read again: {damage}")
+                return self._refused(asked, "internal", f"the ledger can't be read again: {damage}")
             except (NoLedger, OSError, RuntimeError) as fault:  # the last one: no thread can be started
                 self._log.error("check_failed", why=fault)
-                return _refused(asked, "internal", f"the ledger can't be read again: {fault}")
+                return self._refused(asked, "internal", f"the ledger can't be read again: {fault}")
             compared = again.tally.compared(accounts)
             self._tell(peer, batch, compared)
             return _checked_frame(batch, again.head, compared)
@@ -222,6 +240,12 @@ class Operators:
             return
         told_mismatches(self._log, compared.mismatches, now="no request is admitted, what runs is finished; then exit")
         self._on_mismatch()
+
+    def _refused(self, asked: OperatorFrame, code: TransportErrorCode, why: str) -> bytes:
+        self._meter.told_error(code)
+        if isinstance(asked, OperatorResolve):
+            return error_frame(code, why, asked.caller_runtime_id, asked.request_id)
+        return error_frame(code, why)
 
 
 def _checked_frame(batch: int, head: bytes, compared: Compared) -> bytes:
@@ -249,9 +273,3 @@ def _not_settled(asked: OperatorResolve, found: Found) -> bytes:
             message=why_not(found),
         )
     )
-
-
-def _refused(asked: OperatorFrame, code: TransportErrorCode, why: str) -> bytes:
-    if isinstance(asked, OperatorResolve):
-        return error_frame(code, why, asked.caller_runtime_id, asked.request_id)
-    return error_frame(code, why)

@@ -48,6 +48,7 @@ class Standing(Struct, kw_only=True, eq=False):
     peer: Peer
     callers: frozenset[str]
     is_operator: bool = False
+    connection: int = 0  # by which the log calls it
 
 
 def read_peer(connected: ConnectedSocket, kernel: KernelView = LINUX) -> Peer:

@@ -57,6 +57,11 @@ Load = Callable[[Mapping[str, Built]], Loaded]
 ReadAgain = Callable[..., Tallied]
 
 
+def no_file(built: Mapping[str, Built]) -> Loaded:
+    """For a daemon that was made of no file."""
+    raise ConfigFaults([Complaint("the file", "this daemon was given none that it could read again")])
+
+
 class Reloading:
     """Reloads one daemon.
 

@@ -11,8 +11,10 @@ from sidecar.ops.log import Log
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.carrier import GiveAnswer
 from sidecar.service.exchange import Exchange
+from sidecar.service.few_lines import FewLines
 from sidecar.service.held import HeldBytes
 from sidecar.service.in_force import InForce
+from sidecar.service.metrics import Meter
 from sidecar.service.peer import Standing
 from sidecar.service.tasks import Start
 from sidecar.service.turn import Act
@@ -30,6 +32,8 @@ class Services(Struct, frozen=True, kw_only=True):
     operate: Operate
     report: Callable[[Standing], bytes]
     log: Log
+    meter: Meter
+    connections: FewLines
     server: str
     start_request: Start
     start_replay: Start

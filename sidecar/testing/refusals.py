@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from sidecar.contract.values import Refusal
-from sidecar.service.refusal_lines import LINES_PER_SECOND_MAX
+from sidecar.service.few_lines import LINES_PER_SECOND_MAX
 from sidecar.testing.faults import LogIncomplete
 from sidecar.testing.log_lines import LogLine
 

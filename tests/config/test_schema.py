@@ -115,6 +115,7 @@ def all_keys() -> Iterator[tuple[str, Key]]:
     for table, keys in (
         ("daemon", tables.daemon_keys(HERE)),
         ("ledger", tables.ledger_keys(HERE)),
+        ("metrics", tables.metrics_keys(HERE)),
         ("caller", tables.caller_keys()),
         ("connector", tables.connector_keys(HERE)),
         ("model", tables.model_keys()),

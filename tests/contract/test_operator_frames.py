@@ -15,14 +15,15 @@ from sidecar.contract import operator_frames as o
 from sidecar.contract.frames import BadFrame
 
 CHECK = {"schema_id": o.OPERATOR_CHECK}
+METRICS = {"schema_id": o.OPERATOR_METRICS}
 
 
-@pytest.mark.parametrize("value", [published.resolve(), CHECK], ids=["resolve", "check"])
+@pytest.mark.parametrize("value", [published.resolve(), CHECK, METRICS], ids=["resolve", "check", "metrics"])
 @pytest.mark.parametrize("layout", [wire.BACKWARDS, wire.LONGEST], ids=["backwards", "longest headers"])
 def test_any_layout_says_the_same(value: dict[str, Any], layout: Any) -> None:
     parsed = frames.parse(wire.write(value))
     assert parsed == frames.parse(wire.write(value, layout))
-    assert isinstance(parsed, o.OperatorResolve | o.OperatorCheck)
+    assert isinstance(parsed, o.OperatorResolve | o.OperatorCheck | o.OperatorMetrics)
 
 
 @given(st.text(max_size=140) | st.text("abc \t\n", max_size=140))
@@ -37,7 +38,7 @@ def test_who_is_taken_exactly_where_it_is_printable_on_one_line_and_not_too_long
         )
 
 
-@pytest.mark.parametrize("answer", [o.OPERATOR_RESOLVED, o.OPERATOR_CHECKED])
+@pytest.mark.parametrize("answer", [o.OPERATOR_RESOLVED, o.OPERATOR_CHECKED, o.OPERATOR_METERED])
 def test_what_only_the_daemon_says_is_no_frame_that_it_takes(answer: str) -> None:
     parsed = frames.parse(wire.write({"schema_id": answer}))
     assert isinstance(parsed, BadFrame)

@@ -41,6 +41,8 @@ TYPES: dict[str, type[v.Value]] = {
     "operator_checked.v1": o.OperatorChecked,
     "operator_reload.v1": o.OperatorReload,
     "operator_reloaded.v1": o.OperatorReloaded,
+    "operator_metrics.v1": o.OperatorMetrics,
+    "operator_metered.v1": o.OperatorMetered,
     "transport_hello.v1": f.TransportHello,
     "transport_welcome.v1": f.TransportWelcome,
     "transport_quote.v1": f.TransportQuote,

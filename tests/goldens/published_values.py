@@ -460,6 +460,26 @@ def checked(**changes: Any) -> dict[str, Any]:
     }
 
 
+def metrics() -> Named:
+    yield "the only one", {"schema_id": o.OPERATOR_METRICS}
+
+
+def metereds() -> Named:
+    def metered(exposition: str) -> dict[str, Any]:
+        return {"schema_id": o.OPERATOR_METERED, "exposition": exposition}
+
+    yield (
+        "one family",
+        metered(
+            "# HELP sidecar_spend_usd_total What requests that ended were charged.\n"
+            "# TYPE sidecar_spend_usd_total counter\n"
+            'sidecar_spend_usd_total{caller="dungeon",connector="echo",model="npc"} 0.004177\n'
+        ),
+    )
+    yield "nothing", metered("")
+    yield "a label with a quote, a backslash and an emoji", metered('sidecar_x{caller="\\"\\\\\U0001f409"} 1\n')
+
+
 def checkeds() -> Named:
     yield "equal", checked()
     yield "of nothing", checked(windows=0, settled_micro_usd=0, open_micro_usd=0, batch=1)
@@ -714,6 +734,8 @@ PUBLISHED: dict[str, tuple[type[v.Value], Any]] = {
     "operator_checked.v1": (o.OperatorChecked, checkeds),
     "operator_reload.v1": (o.OperatorReload, reloads),
     "operator_reloaded.v1": (o.OperatorReloaded, reloadeds),
+    "operator_metrics.v1": (o.OperatorMetrics, metrics),
+    "operator_metered.v1": (o.OperatorMetered, metereds),
     "transport_hello.v1": (f.TransportHello, hellos),
     "transport_welcome.v1": (f.TransportWelcome, welcomes),
     "transport_quote.v1": (f.TransportQuote, quotes),

@@ -299,6 +299,7 @@ def malformed_operators() -> Iterator[Sample]:
         ),
         ("a check with a member", {"schema_id": "gamecult.model.operator_check.v1", "batch": 1}),
         ("a reload with a member", {"schema_id": "gamecult.model.operator_reload.v1", "config": "config.toml"}),
+        ("metrics with a member", {"schema_id": "gamecult.model.operator_metrics.v1", "name": "sidecar_spend_usd"}),
     ):
         yield Sample(name, write(value), code="malformed_frame")
 

@@ -12,6 +12,7 @@ from sidecar.contract.values import BeginRecord, CompletedRecord
 from sidecar.ledger.face import Recorded
 from sidecar.ledger.faults import LedgerUnavailable
 from sidecar.ledger.landing import Landing, Place
+from sidecar.ledger.report import Statistics
 
 
 class MemoryLedger:
@@ -50,6 +51,11 @@ class MemoryLedger:
         await trio.sleep(self.delay_seconds)
         if self.poisoned:
             raise LedgerUnavailable(self.poisoned)
+
+    def statistics(self) -> Statistics:
+        counted = dict.fromkeys(("records", "batches", "syncs"), len(self.begins) + len(self.completes))
+        nothing = dict.fromkeys(("written_bytes", "queued", "live", "settlements", "spares_ready"), 0)
+        return Statistics(**counted, **nothing)
 
     def find(self, caller_runtime_id: str, request_id: str) -> Recorded | None:
         if self.fail_find_with is not None:

@@ -24,13 +24,16 @@ from sidecar.contract import frames
 from sidecar.contract.operator_frames import OperatorReloaded
 from sidecar.contract.values import ProviderRequest
 from sidecar.ops.log import Log
+from sidecar.ops.metrics import exposed
 from sidecar.service.backlogs import Backlogs
 from sidecar.service.connection import Connection
 from sidecar.service.decision import Admitted, Answered, Decision, Replay
 from sidecar.service.exchange import Exchange
+from sidecar.service.few_lines import FewLines
 from sidecar.service.held import HeldBytes
 from sidecar.service.in_force import InForce
 from sidecar.service.limits import make_accounts, make_reservations
+from sidecar.service.metrics import Meter
 from sidecar.service.operators import Operators, ReadAgain
 from sidecar.service.peer import Peer, Standing
 from sidecar.service.services import Services
@@ -198,6 +201,7 @@ class Road:
         self.log = io.StringIO()
         self.ended = trio.lowlevel.ParkingLot()  # woken whenever a request has ended
         self.in_force = InForce(self.config, {"echo": self.connector})
+        self.meter = Meter()
         self.exchange = Exchange(
             self.in_force,
             self.ledger,
@@ -205,6 +209,7 @@ class Road:
             Log(self.log, "text"),
             lambda: self.now,
             self.ended.unpark_all,
+            meter=self.meter,
         )
         self.mismatches_found = 0
         self.operators = Operators(
@@ -216,6 +221,8 @@ class Road:
             on_mismatch=self.found_mismatch,
             reload=self.reload,
             read_again=read_again,
+            meter=self.meter,
+            exposition=self.exposition,
         )
 
         self.status = Status(
@@ -230,6 +237,9 @@ class Road:
 
     async def reload(self, who: str) -> OperatorReloaded:
         raise AssertionError("no test of this road reloads")
+
+    async def exposition(self) -> str:
+        return exposed(self.meter.read())
 
     def found_mismatch(self) -> None:
         self.mismatches_found += 1
@@ -288,6 +298,8 @@ class Road:
             operate=self.operators.take,
             report=self.status.report,
             log=Log(self.log, "text"),
+            meter=self.meter,
+            connections=FewLines(Log(self.log, "text"), lambda: self.now, "connected"),
             server="sidecar test",
             at_end_of_turn=terms.pop("at_end_of_turn", None) or (lambda act: act()),
             **terms,

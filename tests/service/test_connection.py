@@ -91,9 +91,9 @@ async def test_others_run_between_the_frames_that_one_read_brings() -> None:
         def connection(self, stream: Any, nursery: trio.Nursery, **changes: Any) -> Any:
             decide = self.exchange.decide
 
-            def watched(*arguments: Any, joins: bool) -> Any:
+            def watched(*arguments: Any, **terms: Any) -> Any:
                 decided_in.append(turn)
-                return decide(*arguments, joins=joins)
+                return decide(*arguments, **terms)
 
             self.exchange.decide = watched  # watched, not replaced: it decides as before
             return super().connection(stream, nursery, **changes)

@@ -178,7 +178,7 @@ def test_begun_anew_it_tells_only_what_is_new(daemon: Daemon) -> None:
     assert (daemon.asked, daemon.refused, daemon.requests, daemon.log, daemon.charged_micro_usd) == ([], [], [], [], 0)
     assert said(daemon) == "hello there"
     assert (len(daemon.asked), len(daemon.requests)) == (1, 1)
-    assert [line.fact for line in daemon.log] == ["completed"]
+    assert [line.fact for line in daemon.log] == ["connected", "completed"]
 
 
 def test_a_program_of_its_own_finds_the_socket_in_its_environment(daemon: Daemon) -> None:

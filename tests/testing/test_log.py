@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.ops.log import Log
-from sidecar.service.refusal_lines import LINES_PER_SECOND_MAX, RefusalLines
+from sidecar.service.few_lines import LINES_PER_SECOND_MAX, FewLines
 from sidecar.testing.faults import LogIncomplete
 from sidecar.testing.log_lines import Followed, LogLine, LogLines, read_line
 from sidecar.testing.refusals import RefusedRequest, refusals_in
@@ -84,7 +84,7 @@ def logged(write: Any) -> list[LogLine]:
 def test_refusals_are_read_from_the_lines_that_the_daemon_writes_of_them() -> None:
     def write(log: Log) -> None:
         log.info("ready", socket="s.sock")
-        RefusalLines(log, lambda: 0).tell("CostBound", "dungeon", "r1", 'at "most" 7')
+        FewLines(log, lambda: 0, "refused").tell(refusal="CostBound", caller="dungeon", request="r1", why='at "most" 7')
 
     assert refusals_in(logged(write)) == [
         RefusedRequest(refusal="CostBound", caller_runtime_id="dungeon", request_id="r1", why='at "most" 7')
@@ -94,9 +94,9 @@ def test_refusals_are_read_from_the_lines_that_the_daemon_writes_of_them() -> No
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_where_the_daemon_may_have_only_counted_refusals_no_list_is_given(is_settled: bool) -> None:
     def write(log: Log) -> None:
-        told = RefusalLines(log, lambda: 0)
+        told = FewLines(log, lambda: 0, "refused")
         for at in range(LINES_PER_SECOND_MAX + 1):
-            told.tell("CostBound", "dungeon", f"r{at}", "why")
+            told.tell(refusal="CostBound", caller="dungeon", request=f"r{at}", why="why")
         if is_settled:
             told.settle()
 

@@ -1,23 +1,19 @@
-"""The log's lines about refusals: each one while they are few, a count of the rest where a caller sends a flood."""
+"""The log's lines about what anybody may do again and again: each one while they are few, a count of the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from sidecar.contract.values import Refusal
 from sidecar.ops.log import Log
 
 LINES_PER_SECOND_MAX: Final = 50
 
 
-class RefusalLines:
-    """Writes at most so many lines in a second of the clock, then one with how many there were besides.
+class FewLines:
+    """Writes at most so many lines of one fact in a second of the clock, then one with how many there were besides."""
 
-    `fact` is what the lines say: that it was `refused`, or only that a quote says so.
-    """
-
-    def __init__(self, log: Log, clock_unix_ms: Callable[[], int], fact: str = "refused") -> None:
+    def __init__(self, log: Log, clock_unix_ms: Callable[[], int], fact: str) -> None:
         self._log = log
         self._fact = fact
         self._clock_unix_ms = clock_unix_ms
@@ -25,7 +21,7 @@ class RefusalLines:
         self._told = 0
         self._untold = 0
 
-    def tell(self, refusal: Refusal, caller: str, request: str, why: str) -> None:
+    def tell(self, **values: object) -> None:
         second = self._clock_unix_ms() // 1000
         if second != self._second:
             self.settle()
@@ -34,7 +30,7 @@ class RefusalLines:
             self._untold += 1
             return
         self._told += 1
-        self._log.info(self._fact, refusal=refusal, caller=caller, request=request, why=why)
+        self._log.info(self._fact, **values)
 
     def settle(self) -> None:
         """Says how many were passed over."""
