@@ -19,6 +19,8 @@ from sidecar.contract.ids import is_id
 _NAME_CHARACTERS_MAX: Final = 64
 _KEYS_BEGIN: Final = ("sk-", "sk_", "AIza", "gsk_", "xai-")  # of keys that are often pasted
 _CREDENTIAL_BYTES_MAX: Final = 65_536
+_FOLDER: Final = "/etc/sidecar/credentials"  # which our unit loads as a whole
+_FOLDER_ID: Final = "sidecar"  # ... under this id, which systemd puts before each file's name with a _
 
 
 class CredentialFault(Exception):
@@ -73,9 +75,16 @@ def load(*, name: str | None, file: Path | None, env: str | None, environ: Mappi
     if not directory:
         raise CredentialFault(
             f"{name}: $CREDENTIALS_DIRECTORY is not set, so there is no credential of this name",
-            f'write LoadCredential={name}:/etc/sidecar/{name} in the unit, or {{file = "..."}} here',
+            f'the service has it from {_FOLDER}/{name}; by hand: CREDENTIALS_DIRECTORY={_FOLDER}; or {{file = "..."}}',
         )
-    return _checked(name, _read(Path(directory) / name, check_mode=False))
+    if_missing = f"install -m 600 /dev/stdin {_FOLDER}/{name}, and restart the service, which reads it when it starts"
+    return _checked(name, _read(_of_the_service(Path(directory), name), check_mode=False, if_missing=if_missing))
+
+
+def _of_the_service(directory: Path, name: str) -> Path:
+    """The credential of this name, or the file of this name in the folder that our unit loads as a whole."""
+    alone, of_the_folder = directory / name, directory / f"{_FOLDER_ID}_{name}"
+    return of_the_folder if os.path.exists(of_the_folder) and not os.path.exists(alone) else alone
 
 
 def is_rather_a_key(name: str, *, of_file: bool = False) -> bool:
@@ -83,7 +92,7 @@ def is_rather_a_key(name: str, *, of_file: bool = False) -> bool:
     return (len(name) > _NAME_CHARACTERS_MAX and not of_file) or name.startswith(_KEYS_BEGIN)
 
 
-def _read(path: Path, *, check_mode: bool) -> str:
+def _read(path: Path, *, check_mode: bool, if_missing: str | None = None) -> str:
     """The file's bytes as text. A byte outside ASCII becomes U+FFFD, which `_checked` refuses without showing it."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
@@ -95,16 +104,16 @@ def _read(path: Path, *, check_mode: bool) -> str:
                 raise CredentialFault(what, f"chmod 600 {path}")
             held = file.read(_CREDENTIAL_BYTES_MAX + 1)
     except OSError as error:
-        raise CredentialFault(f"{path}: {error.strerror}", _file_hint(path, error)) from error
+        raise CredentialFault(f"{path}: {error.strerror}", _file_hint(path, error, if_missing)) from error
     if len(held) > _CREDENTIAL_BYTES_MAX:
         what = f"{path} is larger than {_CREDENTIAL_BYTES_MAX} bytes"
         raise CredentialFault(what, "name the file that holds the key and nothing else")
     return held.decode("ascii", errors="replace")
 
 
-def _file_hint(path: Path, error: OSError) -> str:
+def _file_hint(path: Path, error: OSError, if_missing: str | None) -> str:
     if isinstance(error, FileNotFoundError):
-        return f"put the key there: install -m 600 /dev/stdin {path}"
+        return if_missing or f"put the key there: install -m 600 /dev/stdin {path}"
     if isinstance(error, PermissionError):
         return f"let the daemon's user (uid {os.geteuid()}) own it, with chmod 600 {path}"
     return "name a file that can be read"

@@ -35,6 +35,15 @@ def test_a_name_is_a_file_in_the_credentials_directory_whatever_its_mode(tmp_pat
     assert secret.reveal() == KEY
 
 
+def test_a_name_is_a_file_of_the_folder_that_the_unit_loads_unless_it_was_loaded_alone(tmp_path: Path) -> None:
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    written(tmp_path / "sidecar_openai-key", KEY.encode(), 0o400)
+    assert load(name="openai-key", file=None, env=None, environ=environ).reveal() == KEY
+    written(tmp_path / "openai-key", b"another", 0o400)
+    assert load(name="openai-key", file=None, env=None, environ=environ).reveal() == "another"
+    assert fault(name="other-key", environ=environ) == f"{tmp_path}/other-key: No such file or directory"
+
+
 def test_a_file_of_our_own_and_an_environment_variable_hold_one_too(tmp_path: Path) -> None:
     path = written(tmp_path / "key", KEY.encode())
     assert load(name=None, file=path, env=None, environ={}).reveal() == KEY
