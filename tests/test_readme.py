@@ -33,11 +33,19 @@ from sidecar.contract.connector_frames import (
 from sidecar.contract.operator_frames import (
     OPERATOR_CHECK,
     OPERATOR_CHECKED,
+    OPERATOR_METERED,
+    OPERATOR_METRICS,
+    OPERATOR_RELOAD,
+    OPERATOR_RELOADED,
     OPERATOR_RESOLVE,
     OPERATOR_RESOLVED,
     Found,
     OperatorCheck,
     OperatorChecked,
+    OperatorMetered,
+    OperatorMetrics,
+    OperatorReload,
+    OperatorReloaded,
     OperatorResolve,
     OperatorResolved,
 )
@@ -163,6 +171,10 @@ OF_OPERATORS = {
     OPERATOR_RESOLVED: OperatorResolved,
     OPERATOR_CHECK: OperatorCheck,
     OPERATOR_CHECKED: OperatorChecked,
+    OPERATOR_RELOAD: OperatorReload,
+    OPERATOR_RELOADED: OperatorReloaded,
+    OPERATOR_METRICS: OperatorMetrics,
+    OPERATOR_METERED: OperatorMetered,
 }
 
 

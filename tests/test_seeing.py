@@ -1,4 +1,4 @@
-"""Every fact that the log can say, and every metric, stands in systemd/OPERATING.md, so that neither can be there unexplained."""
+"""Every fact of the log and every metric stands in systemd/OPERATING.md, so that neither is there unexplained."""
 
 from __future__ import annotations
 
