@@ -115,7 +115,7 @@ class Trial:
                     assert self.heard(answer) == "end_turn", "what never began runs when it is sent again"
                     asked[request_id] += 1
             assert daemon.stop() == 0
-            assert at_level(daemon, "error") == []
+            assert at_level(daemon, "critical") == at_level(daemon, "error") == []
         assert self.provider.asked == asked, "what was on record was not sent again"
         self.check_ledger(self.view())
 
@@ -194,7 +194,7 @@ def poisoned_once(daemon: Process, *texts: str) -> None:
 
 def pressed(daemon: Process, text: str, times: int = 1) -> None:
     """Each time one line says why requests are refused, and one that it is over; none is an error."""
-    assert at_level(daemon, "error") == []
+    assert at_level(daemon, "critical") == at_level(daemon, "error") == []
     lines = at_level(daemon, "warning")
     assert len(lines) == times
     for line in lines:
