@@ -13,7 +13,7 @@ reads these lines and fails on anything else.
     audit       a second reading of a ledger, which shares no code with the writer; sums made again
     repair      what can still be read of a damaged ledger, as a new one and a report
     connectors  what a connector promises; one file per provider API; the shared HTTP exchange and event-stream parser
-    service     who is calling, the listener, one connection, one exchange (decided, then carried), reload, the task tree
+    service     who is calling, the listener, one connection, one exchange, reload, the task tree
     testing     for a game's own tests: the daemon in a process of its own, its script said by the test, a pytest plugin
     conformance  proofs from outside: a daemon played against the goldens, a client in any language on a scripted daemon
     cli         serve, check, config, call, quote, cancel, status, reload, metrics, ledger, conformance, demo
