@@ -27,6 +27,7 @@ from kit.booted_host import (
     commands,
     configuration,
     elsewhere,
+    program,
     readable,
     tree_names,
     with_models,
@@ -353,3 +354,21 @@ def test_a_daemon_that_cannot_start_while_callers_wait_shuts_its_socket_in_the_e
     host.configure(configuration())
     host.tree.run(commands("systemctl reset-failed"))
     assert host.asks() == ANSWER
+
+
+def test_a_program_of_a_connector_finishes_within_the_drain_and_compiles_only_with_the_drop_in(host: Host) -> None:
+    host.tree.run("install -m 644 /root/inside/child.py /srv/child.py")
+    serving = with_models(configuration(), "npc-fast", "npc-program") + "\n" + program()
+    host.configure(serving)
+    host.restart()
+    since = host.cursor()
+    running = host.tree.begun(host.call(model="npc-program"))
+    host.tree.wait_until("pgrep -f child.py || grep -lz child.py /proc/[0-9]*/cmdline | grep -qv self")
+    host.tree.run("sleep 0.5; systemctl stop sidecar.service")
+    told = running.communicate(timeout=30)[0]
+    assert running.returncode == 0, told + host.journal(since)
+    assert "it may not compile" in told
+    with host.with_drop_in("compiling-connectors.conf"):
+        host.configure(serving)
+        host.restart()
+        assert host.asks(model="npc-program") == "it may compile"
