@@ -27,6 +27,7 @@ from kit.booted_host import (
     commands,
     configuration,
     elsewhere,
+    program,
     readable,
     tree_names,
     with_models,
@@ -321,8 +322,7 @@ def test_with_a_dynamic_user_it_serves_and_keeps_its_ledger_there_and_back(host:
         pid = host.shown("MainPID")
         assert int(host.tree.out(f"stat -c %u /proc/{pid}")) >= 61184  # systemd's range for them
         assert host.tree.out("readlink /var/lib/sidecar") == "private/sidecar"
-        with_both = host.tree.out("sidecar ledger show /var/lib/sidecar/ledger")
-        print(with_both)
+        print(host.tree.out("sidecar ledger spend /var/lib/sidecar/ledger"))
     assert host.asks("Who goes there, static?") == ANSWER
     assert host.tree.out("stat -c %U /var/lib/sidecar/ledger") == "sidecar"
 
@@ -353,3 +353,30 @@ def test_a_daemon_that_cannot_start_while_callers_wait_shuts_its_socket_in_the_e
     host.configure(configuration())
     host.tree.run(commands("systemctl reset-failed"))
     assert host.asks() == ANSWER
+
+
+def test_a_program_of_a_connector_finishes_within_the_drain_and_compiles_only_with_the_drop_in(host: Host) -> None:
+    host.tree.run("install -m 644 /root/inside/child.py /srv/child.py")
+    serving = with_models(configuration(), "npc-fast", "npc-program") + "\n" + program()
+    host.configure(serving)
+    host.restart()
+    since = host.cursor()
+    running = host.tree.begun(host.call(model="npc-program"))
+    host.tree.wait_until("pgrep -f child.py || grep -lz child.py /proc/[0-9]*/cmdline | grep -qv self")
+    host.tree.run("sleep 0.5; systemctl stop sidecar.service")
+    told = running.communicate(timeout=30)[0]
+    assert running.returncode == 0, told + host.journal(since)
+    assert "it may not compile" in told
+    with host.with_drop_in("compiling-connectors.conf"):
+        host.configure(serving)
+        host.restart()
+        assert host.asks(model="npc-program") == "it may compile"
+
+
+def test_with_the_drop_in_the_metrics_file_is_there_for_others_and_gone_at_a_stop(host: Host) -> None:
+    file = "/run/sidecar-metrics/sidecar.prom"
+    with host.with_drop_in("metrics-file.conf"):
+        host.configure(f'{configuration()}\n[metrics]\nfile = "{file}"\ninterval_seconds = 1\n')
+        host.restart()
+        host.tree.wait_until(f"runuser -u nobody -- grep -q ^sidecar_build_info {file}")
+        host.tree.run(f"systemctl stop sidecar.service; test ! -e {file}; test -S {SOCKET}")

@@ -114,13 +114,29 @@ class Host:
 
 def elsewhere() -> str:
     """A second model, whose provider is reached by an address that is not of loopback."""
-    connector, model = re.findall(
-        r"(?:\[\[connector\]\].*?)(?=\[\[model\]\])|(?:\[\[model\]\].*)", configuration(), re.DOTALL
-    )
+    connector, model = _provider_tables()
     there = connector.replace('"openai"', '"elsewhere"').replace("127.0.0.1", NOT_LOOPBACK)
     there += "allow_plain_http = true\n\n"
     asked = model.replace('"npc-fast"', '"npc-far"').replace('"openai"', '"elsewhere"')
     return there + asked
+
+
+def program() -> str:
+    """A third model, whose connector is a program in the tree."""
+    _, model = _provider_tables()
+    words = '["/opt/sidecar/bin/python", "/srv/child.py"]'
+    connector = f'[[connector]]\nname = "program"\nkind = "process"\nargv = {words}\n\n'
+    asked = model.replace('"npc-fast"', '"npc-program"').replace('"openai"', '"program"')
+    return connector + asked.replace('efforts = ["none", "low", "medium", "high", "xhigh", "max"]\n', "")
+
+
+def _provider_tables() -> tuple[str, str]:
+    """The README's connector, and the model that it serves with its price."""
+    head, connector, rest = configuration().partition("[[connector]]\n")
+    inside, model, prices = rest.partition("[[model]]\n")
+    assert head
+    assert prices
+    return connector + inside, model + prices
 
 
 def with_models(config: str, *models: str) -> str:
