@@ -28,11 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(config_path: Path, *, as_json: bool) -> int:
-    """0 for a configuration that a daemon can start on (warnings aside), else 78."""
+    """0 for a configuration that a daemon can start on, and serve with (warnings aside), else 78."""
     reading = read(config_path)
     _, complaints = build(reading, {})
     rights = (located(one, reading.places) for one in _rights(reading.daemon, reading.ledger))
-    complaints = in_order([*complaints, *rights])
+    complaints = in_order([*complaints, *rights, *reading.useless])
     warnings = list(warnings_of(reading))
     _tell(config_path, complaints, warnings, as_json=as_json)
     return os.EX_CONFIG if complaints else os.EX_OK

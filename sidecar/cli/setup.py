@@ -76,7 +76,7 @@ def load(path: Path, built: Mapping[str, Built]) -> Loaded:
     connectors, complaints = build(reading, built)
     if reading.config is None or complaints:
         raise ConfigFaults(complaints)
-    warnings = tuple(map(str, warnings_of(reading)))
+    warnings = tuple(map(str, in_order([*reading.useless, *warnings_of(reading)])))
     return Loaded(reading.config, connectors, warnings, places=reading.places)
 
 

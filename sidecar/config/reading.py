@@ -54,7 +54,8 @@ class Reading(Struct, frozen=True):
 
     `config` is None where anything is wrong. `connectors` are the sound ones, by path (`connector[0]`), without those
     that only stand behind another one; `credentials` are those that tables with something wrong name. `daemon` and
-    `ledger` hold what could be read of these tables.
+    `ledger` hold what could be read of these tables. `useless` is what a daemon can start on, and nothing can ever be
+    done with: `check` counts it as wrong, a start warns of it.
     """
 
     config: Config | None
@@ -64,6 +65,7 @@ class Reading(Struct, frozen=True):
     ledger: Mapping[str, Any] = {}
     connectors: Mapping[str, Connector] = {}
     credentials: Mapping[str, CredentialName] = {}
+    useless: tuple[Complaint, ...] = ()
 
 
 def read_config(source: str, folder: Path, kinds: Mapping[str, KindKeys]) -> Config:
@@ -127,8 +129,7 @@ class _Reading:
         operators = self._each("operator", self._peer)
         self._naming.check(self.complaints)
         usable = {model.name: model for _, model in models if model}
-        for one in too_low([(path, caller) for path, caller in callers if caller], usable):
-            self.complaints.add(one.path, one.what, one.hint)
+        useless = too_low([(path, caller) for path, caller in callers if caller], usable)
         if document.get("caller", []) == []:
             what = "there is none, so the daemon would serve nobody"
             self.complaints.add("caller", what, f"write: {tables.CALLER_EXAMPLE}")
@@ -142,6 +143,7 @@ class _Reading:
             ledger=ledger,
             connectors={path: one for path, one in asked.items() if self._is_whole(one)},
             credentials=self._credentials,
+            useless=in_order(located(one, self.complaints.places) for one in useless),
         )
         if reading.complaints:
             return reading

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from sidecar.cli.main import main
+from sidecar.cli.setup import load
 from sidecar.config.ceilings import _SMALLEST_REQUEST_BYTES
-from sidecar.config.keys import Complaint, ConfigFaults
-from sidecar.config.reading import read_config
+from sidecar.config.keys import Complaint
+from sidecar.config.reading import read_config, reading_of
 from sidecar.config.values import Config
 from sidecar.config.warnings import config_warnings
 from sidecar.connectors.kinds import config_keys
@@ -60,9 +63,13 @@ def model(name: str, **changes: int) -> str:
     return f'[[model]]\nname = "{name}"\nconnector = "it"\nupstream = "{name}"\n{price(**changes)}'
 
 
-def config(**changes: object) -> Config:
+def text(**changes: object) -> str:
     parts = {"ceiling": 10**9, "caller": "", "url": "https://h.test/v1", "price": price(), "more": "", **changes}
-    return read_config(CONFIG.format(**parts), Path("/nowhere"), config_keys())
+    return CONFIG.format(**parts)
+
+
+def config(**changes: object) -> Config:
+    return read_config(text(**changes), Path("/nowhere"), config_keys())
 
 
 def warned(**changes: object) -> list[Complaint]:
@@ -70,10 +77,10 @@ def warned(**changes: object) -> list[Complaint]:
     return [one for one in config_warnings(config(**changes)) if one.what != unused]
 
 
-def refused(**changes: object) -> list[Complaint]:
-    with pytest.raises(ConfigFaults) as raised:
-        config(**changes)
-    return list(raised.value.complaints)
+def useless(**changes: object) -> list[Complaint]:
+    reading = reading_of(text(**changes), Path("/nowhere"), config_keys())
+    assert reading.config is not None
+    return list(reading.useless)
 
 
 def test_a_plain_configuration_has_no_warnings() -> None:
@@ -91,17 +98,17 @@ def test_the_smallest_request_is_as_small_as_one_can_be() -> None:
 
 def test_a_ceiling_that_holds_no_request_at_all_is_a_mistake_that_says_what_to_write() -> None:
     least = -(-((1000 + _SMALLEST_REQUEST_BYTES) * 1_250_000 + 5_000_000) // 1_000_000)
-    [complaint] = refused(ceiling=least - 1)
+    [complaint] = useless(ceiling=least - 1)
     assert complaint.path == 'caller "dungeon".spend_ceiling_micro_usd'
     assert complaint.line == 9
     assert f"the smallest that there can be reserves {least}" in complaint.what
     assert "write 15_000" in str(complaint.hint)
-    assert config(ceiling=least)
+    assert useless(ceiling=least) == []
 
 
 def test_a_ceiling_that_the_cheapest_instant_allows_is_no_mistake() -> None:
     later = price("from = 2030-01-01\n", input=1, cache_read=1, write=1, output=1)
-    assert config(ceiling=10, price=price() + later)
+    assert useless(ceiling=10, price=price() + later) == []
 
 
 def test_a_ceiling_below_the_largest_request_is_warned_of_with_the_numbers() -> None:
@@ -166,7 +173,21 @@ def test_a_base_url_with_what_the_connector_adds_itself_is_warned_of(path: str) 
 
 
 def test_a_payload_bound_above_the_frames_is_warned_of() -> None:
-    text = CONFIG.format(ceiling=10**12, caller="", url="https://h.test", price=price(), more="")
-    large = read_config(text.replace("10_000", "16_000_000"), Path("/nowhere"), config_keys())
+    large = read_config(text(ceiling=10**12).replace("10_000", "16_000_000"), Path("/nowhere"), config_keys())
     [warning] = [one for one in config_warnings(large) if "payload" in one.path]
     assert "16000000 is above daemon.frame_bytes_max, 4194304" in warning.what
+
+
+def test_a_ceiling_that_holds_nothing_is_wrong_to_check_and_a_start_only_warns_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(text(ceiling=1).replace('credential = "key"\n', ""))
+    assert main(["check", "--config", str(path)]) == os.EX_CONFIG
+    assert "1 can't hold one request to npc" in capsys.readouterr().err
+    assert any("1 can't hold one request to npc" in warning for warning in load(path, {}).warnings)
+    path.write_text(path.read_text() + "[[nonsense]]\n")
+    assert main(["check", "--config", str(path)]) == os.EX_CONFIG
+    told = capsys.readouterr().err
+    assert "nonsense" in told
+    assert "1 can't hold one request to npc" in told
