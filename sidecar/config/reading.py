@@ -279,7 +279,7 @@ class _Reading:
         prices = self._prices(values.pop("price"), path) if "price" in values else ()
         settings = {key.name: values.pop(key.name) for key in own if key.name in values}
         connector = connectors.get(values.get("connector", ""))
-        if kind is not None and connector is not None and len(settings) == len(own):
+        if kind is not None and connector is not None and len(settings) == len(own) and self._is_whole(connector):
             self._say_faults(kind.model_faults((connector.wrapped or connector).settings, settings), path)
         if len(self.complaints.all) > before:
             return None

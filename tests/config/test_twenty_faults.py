@@ -83,6 +83,12 @@ base_url = "http://127.0.0.1:8080/v1"
 dialect = "compatible"
 
 [[connector]]
+name = "kept"
+kind = "recorded"
+records = "local"
+directory = "."
+
+[[connector]]
 name = "cloud"
 kind = "anthropic_messages"
 base_url = "https://api.example.com"
@@ -93,6 +99,13 @@ name = "second"
 kind = "gemini"
 base_url = "https://second.example.com"
 credential = { file = "cloud.key" }
+
+[[model]]
+name = "tape"
+connector = "kept"
+upstream = "tape-1"
+efforts = [ ]
+price = [{ input = 0, cache_read = 0, cache_write_short = 0, cache_write_long = 0, output = 0 }]
 
 [[model]]
 name = "npc"
@@ -148,6 +161,7 @@ FAULTS = {
     "key in quotes": Fault("gid = 7", '  "g\\u0069d" = "7"', "operator[1].gid", '"g\\u0069d"', "write 7, without quotes"),
     "script not there": Fault("time_limit_seconds = 60", 'script = "scripts/none.toml"', 'connector "rehearsal".script', "script = ", "write the path of a script"),
     "plain http away": Fault("http://127.0.0.1:8080/v1", "http://models.example/v1", 'connector "local".base_url', 'base_url = "http:', "https://, or allow_plain_http"),
+    "slip behind a recorded one": Fault('dialect = "compatible"', 'dialect = "compatble"', 'connector "local".dialect', "dialect = ", "did you mean compatible"),
     "key of another kind": Fault('dialect = "compatible"', "script_reread = true", 'connector "local".script_reread', "script_reread", "leave it out, or write: kind = "),
     "kind not built": Fault('"anthropic_messages"', '"anthropic_mesages"', 'connector "cloud".kind', 'kind = "anthropic_mes', "did you mean anthropic_messages"),
     "a key pasted": Fault('com"\ncredential = { file = "cloud.key" }\n\n[[connector]]', 'com"\ncredential = "sk-ant-verysecret"\n\n[[connector]]', 'connector "cloud".credential', "credential = ", "never write a key here"),
@@ -163,7 +177,7 @@ FAULTS = {
     "no TOML": Fault("input = 10", "input = 1,000", 'model "sage".price[0].input', "000", "without commas"),
 }  # fmt: skip
 # One fault only to a place: these stand in the way of others.
-APART = ("key of another kind", "sizes that contradict")
+APART = ("slip behind a recorded one", "key of another kind", "sizes that contradict")
 
 
 @pytest.fixture
@@ -268,7 +282,7 @@ def test_a_byte_order_mark_hides_nothing(folder: Path, capsys: pytest.CaptureFix
         ('"npc",  #', "npc,  #", ['caller "dungeon".models: is no TOML: Invalid value']),
         ('[[model]]\nname = "npc"', '[[models]]\nname = "npc"', ["models: unknown key"]),
         ("retention_days = 30", "retention_days = 30\n[daemon]\nsokcet = 1", ["daemon: stands twice; first on line 2"]),
-        ('name = "npc"', "name = npc", ["model[0].name: is no TOML: Invalid value"]),
+        ('name = "npc"', "name = npc", ["model[1].name: is no TOML: Invalid value"]),
         ('kind = "scripted"', 'kind = "recorded"\nrecords = "rehearsal"\ndirectory = "kept"',
          ['connector "rehearsal".records: names this connector itself']),
     ],
