@@ -1,4 +1,4 @@
-"""Every fact that the log can say, and every metric, stands in the README, so that neither can be there unexplained."""
+"""Every fact of the log and every metric stands in systemd/OPERATING.md, so that neither is there unexplained."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sidecar
+from sidecar.ops.metrics import Family
 from sidecar.service.families import FAMILIES
 
 PACKAGE = Path(sidecar.__file__).parent
-README = PACKAGE.parent / "README.md"
+OPERATING = PACKAGE.parent / "systemd" / "OPERATING.md"
 LEVELS = {"critical", "error", "warning", "notice", "info"}
 
 
@@ -29,11 +30,15 @@ def _is_a_line(call: ast.Call) -> bool:
     return ast.unparse(call.func.value).rpartition(".")[2].strip("_") == "log"
 
 
+def _is_about_a_stranger(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and ast.unparse(call.func).endswith("strangers.tell")
+
+
 def facts() -> set[str]:
     """All facts by name: the first argument of each call, and what few lines are made for."""
     found: set[str] = set()
     for module, call in _calls():
-        if _is_a_line(call):
+        if _is_a_line(call) or _is_about_a_stranger(call):
             names = {node.value for node in ast.walk(call.args[0]) if isinstance(node, ast.Constant)}
             assert all(isinstance(name, str) for name in names), module
             is_handed = isinstance(call.args[0], ast.Name | ast.Attribute | ast.JoinedStr)
@@ -61,14 +66,25 @@ def test_facts_are_found_however_they_are_told() -> None:
     assert len(found) > 40
 
 
-def test_every_fact_of_the_log_stands_in_the_readme() -> None:
-    assert facts() - rows(README.read_text()) == set()
+def test_every_fact_of_the_log_is_explained_with_its_values() -> None:
+    text = OPERATING.read_text()
+    assert facts() - rows(text) == set()
+    explained = {
+        line.split("`")[1]: set(re.findall(r"`(\w+)`", line)) for line in text.splitlines() if line[:3] == "| `"
+    }
+    for module, call in _calls():
+        if _is_a_line(call) and isinstance(call.args[0], ast.Constant):
+            fact = str(call.args[0].value)
+            said = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+            assert said <= explained[fact], f"{module}: {fact}"
 
 
-def test_every_metric_stands_in_the_readme() -> None:
-    assert {family.name for family in FAMILIES} - rows(README.read_text()) == set()
+def row(family: Family) -> str:
+    labels = "{" + ", ".join(family.labels) + "}" if family.labels else ""
+    return f"| `{family.name}{labels}` | {family.kind} | {family.what} |"
 
 
-def test_every_metric_that_the_readme_names_there_is() -> None:
-    named = {name for name in rows(README.read_text()) if name.startswith("sidecar_")}
-    assert named <= {family.name for family in FAMILIES}
+def test_every_metric_is_explained_as_it_is_and_none_that_there_is_not() -> None:
+    lines = OPERATING.read_text().splitlines()
+    told = {line for line in lines if re.search(r"` \| (counter|gauge|histogram) \| ", line)}
+    assert told == {row(family) for family in FAMILIES}

@@ -12,28 +12,24 @@ from pathlib import Path
 import trio
 
 from sidecar.cli.descriptors import open_missing_streams, raise_descriptor_limit
-from sidecar.cli.ledger_reading import instant
+from sidecar.cli.ledger_opening import open_ledger
 from sidecar.cli.output import say
 from sidecar.cli.setup import add_config_argument, load
 from sidecar.config.keys import ConfigFaults
-from sidecar.ledger.checkpoint import Dropped
-from sidecar.ledger.counted_files import CountedFiles
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
-from sidecar.ledger.seal_format import End
 from sidecar.ops.activation import ActivationFault, Passed, take_passed
-from sidecar.ops.clock import unix_ms
 from sidecar.ops.log import Form, Log
 from sidecar.ops.notify import take_notifier, take_watchdog_seconds
 from sidecar.ops.stray import forbid_dumps, take_strays, tell_bug
 from sidecar.rules.conservation import Tally
-from sidecar.service.accounts import listeners_of, windows_of
+from sidecar.service.accounts import listeners_of
 from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.daemon import Daemon
 from sidecar.service.limits import make_accounts, make_reservations
 from sidecar.service.listener import SocketUnavailable
 from sidecar.service.listening import listening
-from sidecar.service.metrics import Meter, now_seconds
+from sidecar.service.metrics import Meter
 from sidecar.service.signals import hold_signals
 from sidecar.service.supervision import Supervision
 
@@ -83,55 +79,19 @@ def serve(config_path: Path, log_form: Form | None) -> int:
 def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequence[Passed]) -> int:
     loaded = load(config_path, {})
     config = loaded.config
+    for warning in loaded.warnings:
+        log.warning("config_warning", what=warning)
     accounts = make_accounts(config)
     meter = Meter()
     tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})
 
-    def pressed(why: str | None) -> None:
-        if why is None:
-            log.notice("ledger_pressure_over", now="requests are admitted again")
-        else:
-            meter.pressures += 1
-            log.warning("ledger_pressure", why=why, now="no request is admitted; replays and what runs go on")
-
-    def dropped(end: End, what: Dropped) -> None:
-        log.info(
-            "segments_dropped",
-            until_segment=end.segment,
-            requests=what.begins,
-            charged_micro_usd=what.charged_micro_usd,
-            low_water_unix_ms=end.low_water_unix_ms,
-        )
-
-    def failed(why: str) -> None:
-        meter.upkeep_failures += 1
-        log.warning("ledger_upkeep_failed", why=why, now="tried again later")
-
     raise_descriptor_limit(config, log)
     hold_signals()
-    files = CountedFiles()
-    began_at = now_seconds()
     try:
-        with supervision.opening(log, lambda: files.calls):
-            ledger = Ledger.open(
-                config.ledger.directory,
-                segment_bytes=config.ledger.segment_bytes,
-                frame_bytes_max=config.daemon.frame_bytes_max,
-                requests_in_flight_max=config.daemon.requests_in_flight_max,
-                files=files,
-                listeners=listeners_of(accounts, tally),
-                window_of=windows_of(accounts),
-                retention_days=config.ledger.retention_days,
-                on_pressure=pressed,
-                on_dropped=dropped,
-                on_trouble=failed,
-                watch=meter.watch,
-            )
+        ledger = open_ledger(config, accounts, listeners_of(accounts, tally), meter, supervision, log)
     except OSError as error:
         log.error("ledger_unusable", directory=config.ledger.directory, why=error.strerror or str(error))
         return os.EX_IOERR
-    meter.recovered(ledger.recovery, took_seconds := now_seconds() - began_at)
-    _log_recovery(ledger, log, took_seconds)
     compared = tally.compared({caller: account.figures() for caller, account in accounts.items()})
     if compared.mismatches:
         told_mismatches(log, compared.mismatches, now="nothing is served")
@@ -165,27 +125,3 @@ async def _close(ledger: Ledger) -> None:
     """The clean end of a ledger that was never used: what comes after it crashed nowhere."""
     async with ledger.running():
         pass
-
-
-def _log_recovery(ledger: Ledger, log: Log, took_seconds: float) -> None:
-    found = ledger.recovery
-    log.info(
-        "ledger_opened",
-        segments=found.segments,
-        records=found.records,
-        read=found.records_read,
-        clean=found.clean,
-        took_ms=int(took_seconds * 1000),
-    )
-    if found.set_aside is not None:
-        log.warning("tail_set_aside", bytes=found.set_aside_bytes, kept=found.set_aside)
-    if ledger.low_water_unix_ms > unix_ms():  # a repair's, since nothing is dropped before it has expired
-        until = f"{instant(ledger.low_water_unix_ms)} UTC"
-        log.warning("low_water_ahead", until=until, now="what expires by then is refused as Expired")
-    for begin in found.indeterminate:
-        log.warning(
-            "indeterminate",
-            caller=begin.caller_runtime_id,
-            request=begin.request_id,
-            held_micro_usd=begin.reservation_micro_usd,
-        )

@@ -66,6 +66,13 @@ class Wrongs(ValueError):
         super().__init__("; ".join(f"item {one.at} {one.what}" for one in self.wrongs))
 
 
+def wrongs_in(raised: ValueError) -> tuple[Wrong, ...]:
+    """What a reader raised, as one or more."""
+    if isinstance(raised, Wrongs):
+        return raised.wrongs
+    return (raised if isinstance(raised, Wrong) else Wrong(str(raised)),)
+
+
 class Key(Struct, frozen=True):
     """One key of a table: `read` turns the TOML value into ours, or raises ValueError.
 
@@ -111,9 +118,8 @@ class Complaints:
 
     def add_wrong(self, path: str, wrong: ValueError) -> None:
         """What a reader raised."""
-        for one in wrong.wrongs if isinstance(wrong, Wrongs) else (wrong,):
-            at, hint = (one.at, one.hint) if isinstance(one, Wrong) else ("", None)
-            self.add(path + at, str(one), hint)
+        for one in wrongs_in(wrong):
+            self.add(path + one.at, one.what, one.hint)
 
 
 def located(complaint: Complaint, places: Places) -> Complaint:
@@ -300,7 +306,7 @@ def list_of(read_one: Callable[[object], Any]) -> Callable[[object], tuple[Any, 
             try:
                 items.append(read_one(one))
             except ValueError as wrong:
-                wrongs.append(Wrong(str(wrong), wrong.hint if isinstance(wrong, Wrong) else None, f"[{at}]"))
+                wrongs += [Wrong(one.what, one.hint, f"[{at}]{one.at}") for one in wrongs_in(wrong)]
         if wrongs:
             raise Wrongs(wrongs)
         return tuple(items)

@@ -27,17 +27,19 @@ The first rule that matches answers; a request that no rule matches is echoed.
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from sidecar.config.instead import for_text
 from sidecar.config.keys import (
     Complaint,
     Complaints,
     ConfigFaults,
     Key,
+    Wrong,
+    Wrongs,
     an_id,
     choice,
     flag,
@@ -46,6 +48,7 @@ from sidecar.config.keys import (
     text,
     whole,
 )
+from sidecar.config.parsing import parsed
 from sidecar.config.positions import Places, positions_of
 from sidecar.contract.json_text import NotJsonObject, check_object
 from sidecar.contract.values import U64_MAX, FailureKind, StopReason, Usage
@@ -101,18 +104,20 @@ def read_script(path: Path) -> tuple[Rule, ...]:
     try:
         source = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigFaults([Complaint(str(path), error.strerror or str(error))]) from None
+        hint = "write the path of a script, from the folder of the configuration"
+        raise ConfigFaults([Complaint(str(path), error.strerror or str(error), hint=hint)]) from None
     except UnicodeDecodeError as error:
-        raise ConfigFaults([Complaint(str(path), f"is no TOML: {error}")]) from None
+        raise ConfigFaults([Complaint(str(path), f"is no TOML: {error}", hint="save the file as UTF-8")]) from None
     return rules_of(source, str(path))
 
 
 def rules_of(source: str, place: str) -> tuple[Rule, ...]:
     """The rules of a script's text, which stands in `place`. Raises ConfigFaults with every complaint."""
-    try:
-        document = tomllib.loads(source)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigFaults([Complaint(place, f"is no TOML: {error}")]) from None
+    toml = parsed(source)
+    document = toml.document
+    if document is None or toml.mistakes:
+        nameless = [structs.replace(one, path=place) if one.path == "the file" else one for one in toml.mistakes]
+        raise ConfigFaults(nameless)
     complaints = Complaints(Places(positions_of(source, document)))
     read_table(document, (Key("rule", _tables, []),), "", complaints)
     tables = document.get("rule", [])
@@ -144,13 +149,13 @@ def _is_list(value: Any) -> bool:
 
 def _tables(value: Any) -> Any:
     if not _is_list(value):
-        raise ValueError("must be an array of tables: write it as [[rule]]")
+        raise Wrong("must be an array of tables: write it as [[rule]]", "write: [[rule]]")
     return value
 
 
 def _any_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be a text")
+        raise Wrong("must be a text", for_text(value))
     return value
 
 
@@ -158,14 +163,14 @@ def _regular_expression(value: Any) -> re.Pattern[str]:
     try:
         return re.compile(text(value))
     except re.error as error:
-        raise ValueError(f"must be a regular expression ({error})") from None
+        raise Wrong(f"must be a regular expression ({error})", "write a plain text as text = ...") from None
 
 
 def _inner(value: Any, keys: tuple[Key, ...]) -> dict[str, Any]:
     complaints = Complaints()
     values = read_table(value, keys, "", complaints)
     if values is None:
-        raise ValueError("; ".join(f"{one.path}: {one.what}" if one.path else one.what for one in complaints.all))
+        raise Wrongs(Wrong(one.what, one.hint, f".{one.path}" if one.path else "") for one in complaints.all)
     return values
 
 
@@ -194,7 +199,7 @@ def _arguments(value: Any) -> str:
     try:
         check_object(text(value))
     except NotJsonObject as wrong:
-        raise ValueError(f"must be the text of a JSON object ({wrong})") from None
+        raise Wrong(f"must be the text of a JSON object ({wrong})", "write: arguments = '{}'") from None
     return text(value)
 
 

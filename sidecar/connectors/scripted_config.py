@@ -51,9 +51,7 @@ def _build(config: ConnectorConfig, secret: Secret | None) -> Connector:
 def _in_script(script: Path, fault: Complaint) -> Complaint:
     """A fault of the script, whose line is none of the configuration's."""
     if fault.line is None and fault.path == str(script):
-        return Complaint(
-            "script", f"{script}: {fault.what}", hint="write the path of a script, from this file's folder"
-        )
+        return Complaint("script", f"{script}: {fault.what}", hint=fault.hint)
     inner = str(structs.replace(fault, file=script.name, hint=None))
     return Complaint("script", inner, hint=fault.hint or "write it as the README shows, under: a script")
 

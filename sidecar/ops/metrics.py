@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_left
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import repeat
 from typing import Final, Generic, Literal, TypeVar
 
 from msgspec import Struct
@@ -57,9 +55,17 @@ class Spread:
 
     def take_all(self, values: Collection[float]) -> None:
         """As `take` of each; of many, a fraction of its cost."""
-        for place, count in Counter(map(bisect_left, repeat(self.bounds), values)).items():
-            self.counts[place] += count
-        self.sum += sum(values)
+        if len(values) < 4 * len(self.bounds):
+            for value in values:
+                self.take(value)
+            return
+        ordered, below = sorted(values), 0
+        for place, bound in enumerate(self.bounds):
+            at_most = bisect_right(ordered, bound)
+            self.counts[place] += at_most - below
+            below = at_most
+        self.counts[-1] += len(ordered) - below
+        self.sum += sum(ordered)
 
 
 class Count:

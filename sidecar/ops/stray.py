@@ -14,6 +14,7 @@ import resource
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 from sidecar.ops.log import Log
@@ -69,6 +70,7 @@ def take_strays(log: Log) -> None:
 
 def forbid_dumps(log: Log) -> None:
     """No core, and none of this user's other processes may trace this one or read its memory and environment."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError, ValueError):  # where that may not be asked, what follows holds all the same
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
         log.warning("dumpable", why=os.strerror(ctypes.get_errno()), now="a core of this process would hold keys")

@@ -123,26 +123,14 @@ class Daemon:
             on_swap=self._swapped,
             on_begin=self._supervision.reloading,
             on_end=self._supervision.reloaded,
+            on_told=lambda ok: meter.reloaded("ok" if ok else "refused", clock_unix_ms()),
         )
         self._reservations = reservations
         self._clock_unix_ms = clock_unix_ms
         self._server = f"sidecar {version_of_sidecar()}"
         self._held = HeldBytes(config.daemon.frames_held_bytes_max)
         self._backlogs = Backlogs()
-        self._exposition = Exposition(
-            meter,
-            Seen(
-                ledger=ledger,
-                reservations=reservations,
-                log=log,
-                held=self._held,
-                backlogs=self._backlogs,
-                connections=lambda: self._doorkeeper.connections,
-                draining=lambda: self._exchange.draining,
-            ),
-            lambda: self._in_force.config,
-            clock_unix_ms,
-        )
+        self._exposition = Exposition(meter, self._seen(), lambda: self._in_force.config, clock_unix_ms)
         self._operators = Operators(
             config.ledger.directory,
             ledger,
@@ -161,6 +149,17 @@ class Daemon:
         self._end_code = os.EX_OK
         log.gather(self._turn.soon)
         self._told_poisoned = False
+
+    def _seen(self) -> Seen:
+        return Seen(
+            ledger=self._ledger,
+            reservations=self._reservations,
+            log=self._log,
+            held=self._held,
+            backlogs=self._backlogs,
+            connections=lambda: self._doorkeeper.connections,
+            draining=lambda: self._exchange.draining,
+        )
 
     async def run(self, listening: Listening) -> int:
         """From the first accept to the exit code. The ledger is closed when this returns."""

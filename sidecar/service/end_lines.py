@@ -20,7 +20,6 @@ def tell_end(
     """A warning where a person must look. What is as it mostly is, or none, is left out: one line is one request."""
     begin, usage = admitted.begin, record.usage
     values: dict[str, object] = {
-        "connection": admitted.connection,
         "caller": begin.caller_runtime_id,
         "request": begin.request_id,
         "model": begin.model,
@@ -28,6 +27,7 @@ def tell_end(
         "outcome": record.outcome,
         "charge_micro_usd": record.charge_micro_usd,
         "reserved_micro_usd": begin.reservation_micro_usd,
+        "connection": admitted.connection,
         "took_ms": int(took_seconds * 1000),
         "record": f"{place.segment}:{place.offset}",
     }

@@ -157,7 +157,7 @@ class Exchange:
     @staticmethod
     def _tell(lines: FewLines, refused_it: Refused, connection: int, caller_id: str, request_id: str) -> None:
         lines.tell(
-            refusal=refused_it.refusal, connection=connection, caller=caller_id, request=request_id, why=str(refused_it)
+            refusal=refused_it.refusal, caller=caller_id, request=request_id, connection=connection, why=str(refused_it)
         )
 
     def _fault(self, fault: Exception, connection: int, caller_id: str, request_id: str) -> bytes:

@@ -6,7 +6,7 @@ looked at in a thread before that; where the disk hangs, the text comes without
 it after `LOOK_SECONDS_MAX`, and no second look is begun while one is under way.
 
 The text is bounded, since label sets are: by `LABEL_SETS_MAX` and
-`SPREAD_SETS_MAX`. With names of 32 characters it is below 2 MiB however many callers,
+`SPREAD_SETS_MAX`. With names of 32 characters it is below 4 MiB however many callers,
 connectors and models there are.
 """
 

@@ -67,7 +67,8 @@ class Reloading:
 
     `load` reads and builds, given the connectors of now; it raises ConfigFaults, and runs in a thread. `start` runs a
     new connector's own tasks; `on_swap` is called in the turn of the change, with what was in force before.
-    `on_begin` and `on_end` are told of each reload, the latter with a line that says how it ended.
+    `on_begin` and `on_end` are told of each reload, the latter with a line that says how it ended; `on_told` whether
+    it is in force.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Reloading:
         on_swap: Callable[[Config, Mapping[str, Connector]], None],
         on_begin: Callable[[], None] = lambda: None,
         on_end: Callable[[str], None] = lambda how: None,
+        on_told: Callable[[bool], None] = lambda reloaded: None,
         read_again: ReadAgain = tallied,
     ) -> None:
         self._in_force = in_force
@@ -93,6 +95,7 @@ class Reloading:
         self._on_swap = on_swap
         self._on_begin = on_begin
         self._on_end = on_end
+        self._on_told = on_told
         self._read_again = read_again
         self._one = trio.Lock()
         self._waits = False
@@ -125,6 +128,7 @@ class Reloading:
             except ConfigFaults as faults:
                 told = _kept(faults.complaints)
             self._tell(who, told)
+            self._on_told(told.reloaded)
             how = _in_a_line(told)
             return told
         finally:

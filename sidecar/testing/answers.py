@@ -193,5 +193,5 @@ def _check(rule: Mapping[str, Any]) -> None:
 def _without_place(complaint: Complaint) -> str:
     """The rule stands alone, so which one and in which line says nothing."""
     path = complaint.path.removeprefix(_ALONE).removeprefix(".")
-    hint = f" ({complaint.hint})" if complaint.hint else ""
+    hint = f" — {complaint.hint}" if complaint.hint else ""
     return f"{path}: {complaint.what}{hint}" if path else complaint.what + hint

@@ -76,7 +76,7 @@ def killed_again_and_again(
                 else:
                     daemon.kill()
                     ends["kills"] += 1
-                assert at_level(daemon, "error") == []
+                assert at_level(daemon, "critical") == at_level(daemon, "error") == []
     return ends, resident
 
 
@@ -117,7 +117,7 @@ def the_rest_is_heard_of(folder: Path, books: Books) -> tuple[dict[Key, Any], in
             books.hear(client.ask(books.frames[key]))
         resident = resident_kib(daemon.pid)
         assert daemon.stop() == 0
-        assert at_level(daemon, "error") == []
+        assert at_level(daemon, "critical") == at_level(daemon, "error") == []
     return shown, resident
 
 

@@ -500,3 +500,21 @@ def faults_or_none(source: str) -> list[str] | None:
     except ConfigFaults as raised:
         return [str(one) for one in raised.complaints]
     return None
+
+
+WHOLE = DAEMON + LEDGER + CALLER + CONNECTOR + MODEL + PRICE
+
+
+def test_metrics_are_written_nowhere_unless_a_file_is_named() -> None:
+    assert read_config(WHOLE, FOLDER, KINDS).metrics is None
+    written = read_config(WHOLE + '\n[metrics]\nfile = "m.prom"\n', FOLDER, KINDS).metrics
+    assert written is not None
+    assert (written.file, written.interval_seconds) == (FOLDER / "m.prom", 15)
+
+
+def test_what_is_wrong_with_the_metrics_table_is_said() -> None:
+    with pytest.raises(ConfigFaults) as caught:
+        read_config(WHOLE + "\n[metrics]\ninterval_seconds = 0.5\nfiel = 3\n", FOLDER, KINDS)
+    told = "\n".join(map(str, caught.value.complaints))
+    for part in ("metrics: file is missing", "metrics.interval_seconds", "metrics.fiel"):
+        assert part in told

@@ -477,7 +477,8 @@ async def test_a_file_that_can_not_be_replayed_is_complained_of(
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     recordings = Recordings(tmp_path, "scripted")
     [complaint] = recordings.index()
-    assert complaint.path == f"directory: {file.name}"
+    assert complaint.path == "directory"
+    assert complaint.what.startswith(f"{file.name}: ")
     assert why in complaint.what
     assert len(recordings) == 0
 
@@ -498,11 +499,8 @@ async def test_odd_files_are_complained_of_and_other_names_are_nobody_s_business
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "README").write_text("These are of last week.")
     (tmp_path / ".begun.tmp").write_text("{")
-    told = {one.path: one.what for one in Recordings(tmp_path, "scripted").index()}
-    assert told == {
-        "directory: folder.json": "can't be read: Is a directory",
-        "directory: renamed.json": f"holds the request of {file.name}",
-    }
+    told = sorted(one.what for one in Recordings(tmp_path, "scripted").index())
+    assert told == ["folder.json: can't be read: Is a directory", f"renamed.json: holds the request of {file.name}"]
 
 
 def test_very_many_bad_files_are_a_few_complaints(tmp_path: Path) -> None:

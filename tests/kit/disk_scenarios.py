@@ -228,7 +228,7 @@ def a_short_write_whose_rest_can_be_written_is_whole(trial: Trial) -> None:
         disk_faults.limit_file_size(daemon.pid, None)
         assert trial.heard(client.receive() or b"") == "end_turn"
         assert daemon.stop() == 0
-        assert at_level(daemon, "error") == []
+        assert at_level(daemon, "critical") == at_level(daemon, "error") == []
     trial.check(daemon=FEW_AT_ONCE)
     assert not (trial.ledger / "quarantine").exists()
 
@@ -302,7 +302,7 @@ def slow_syncs_hold_callers_back_and_nothing_grows(trial: Trial, rounds: int) ->
             resident.append(disk_faults.resident_kib(daemon.pid))
         seconds, batches = time.monotonic() - began, trial.end().batch - batches
         assert daemon.stop() == 0
-        assert at_level(daemon, "error") == at_level(daemon, "warning") == []
+        assert at_level(daemon, "critical") == at_level(daemon, "error") == at_level(daemon, "warning") == []
     print(
         f"{len(trial.answers)} answered in {batches} batches of {SYNC_SECONDS} s, {seconds:.1f} s;"
         f" resident {[kib >> 10 for kib in resident]} MiB"

@@ -115,7 +115,7 @@ class Trial:
                     assert self.heard(answer) == "end_turn", "what never began runs when it is sent again"
                     asked[request_id] += 1
             assert daemon.stop() == 0
-            assert at_level(daemon, "error") == []
+            assert at_level(daemon, "critical") == at_level(daemon, "error") == []
         assert self.provider.asked == asked, "what was on record was not sent again"
         self.check_ledger(self.view())
 
@@ -179,12 +179,13 @@ def refused_from_now_on(trial: Trial, client: Client, answered: Iterable[str]) -
 
 
 def poisoned_once(daemon: Process, *texts: str) -> None:
-    """One line at error level says why the daemon ends: the error's text, the file, and what it does now.
+    """One line at the critical level says why the daemon ends: the error's text, the file, and what it does now.
 
     Of several texts any one: which call meets the fault first is not the test's to say.
     """
     # A look-up in a seal meets the same disk, and says so of its own request.
-    (line,) = [line for line in at_level(daemon, "error") if not line.startswith("record_unreadable ")]
+    assert all(line.startswith("record_unreadable ") for line in at_level(daemon, "error"))
+    (line,) = at_level(daemon, "critical")
     assert line.startswith("ledger_poisoned ")
     assert any(text in line for text in texts), line
     for word in (".segment", str(daemon.folder / "ledger"), "exit with 74"):
@@ -193,7 +194,7 @@ def poisoned_once(daemon: Process, *texts: str) -> None:
 
 def pressed(daemon: Process, text: str, times: int = 1) -> None:
     """Each time one line says why requests are refused, and one that it is over; none is an error."""
-    assert at_level(daemon, "error") == []
+    assert at_level(daemon, "critical") == at_level(daemon, "error") == []
     lines = at_level(daemon, "warning")
     assert len(lines) == times
     for line in lines:
@@ -205,4 +206,4 @@ def pressed(daemon: Process, text: str, times: int = 1) -> None:
             "no request is admitted",
         ):
             assert word in line
-    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "info")) == times
+    assert sum("ledger_pressure_over" in line for line in at_level(daemon, "notice")) == times

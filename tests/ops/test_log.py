@@ -32,7 +32,9 @@ def test_a_text_line_has_time_level_fact_and_values() -> None:
     assert rest == "warning over_run caller=dungeon charge_micro_usd=12 usage=None\n"
 
 
-@pytest.mark.parametrize(("level", "priority"), [("info", 6), ("warning", 4), ("error", 3)])
+@pytest.mark.parametrize(
+    ("level", "priority"), [("info", 6), ("notice", 5), ("warning", 4), ("error", 3), ("critical", 2)]
+)
 def test_a_journal_line_begins_with_its_priority_and_leaves_the_time_to_the_journal(level: str, priority: int) -> None:
     stream = io.StringIO()
     getattr(Log(stream, "journal"), level)("stopped", why="a signal")

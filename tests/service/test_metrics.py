@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, get_args
 import msgpack
 import pytest
 import trio
+import trio.testing
 from kit import build
 from kit.connected import answering, asked, cancel, hello, quote, served
 from kit.daemon_process import Process, invocation, running_daemon, wait_until
@@ -320,6 +322,26 @@ async def test_a_directory_that_cannot_be_looked_at_is_told_and_the_rest_is_ther
     assert read["sidecar_ledger_directory_read"].value() == 0
     assert "sidecar_ledger_free_bytes" not in read
     assert read["sidecar_window_ceiling_usd"].value(caller="dungeon") == 1000
+
+
+async def test_a_disk_that_hangs_is_waited_for_briefly_and_looked_at_by_one_thread_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    hung, looks = threading.Event(), []
+
+    def hang(_: Path) -> Footprint:
+        looks.append(1)
+        hung.wait(20)
+        raise OSError
+
+    exposition = exposition_of(Road(), hang)
+    try:
+        for _ in range(3):
+            assert read_exposition(await exposition.text())["sidecar_ledger_directory_read"].value() == 0
+        assert len(looks) == 1
+        assert trio.current_time() < 5
+    finally:
+        hung.set()
 
 
 async def test_who_is_no_operator_is_told_nothing(tmp_path: Path) -> None:

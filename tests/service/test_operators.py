@@ -388,7 +388,13 @@ async def test_a_damaged_account_is_answered_logged_and_stops_the_daemon() -> No
     assert "by the account 1 and" in sentence
     assert road.mismatches_found == 1
     [line] = [line for line in road.log.getvalue().splitlines() if "not_conserved " in line]
-    for fact in ("error", "caller=dungeon", f"window_start_unix_ms={start}", "ledger_settled=0", "account_settled=1"):
+    for fact in (
+        "critical",
+        "caller=dungeon",
+        f"window_start_unix_ms={start}",
+        "ledger_settled=0",
+        "account_settled=1",
+    ):
         assert fact in line
 
 

@@ -81,14 +81,14 @@ def test_every_member_of_a_rule_can_be_said() -> None:
 @pytest.mark.parametrize(
     ("say", "why"),
     [
-        (lambda on: on.fails("rate_limitd"), "fail: kind: must be one of .*did you mean rate_limited"),
+        (lambda on: on.fails("rate_limitd"), "fail.kind: must be one of .*did you mean rate_limited"),
         (lambda on: on.says("x", stop="end_trun"), "^stop: must be one of"),
-        (lambda on: on.says("x", usage={"inputs": 1}), "^usage: inputs: unknown key"),
-        (lambda on: on.says(7), "^deltas: item .0. must be a text"),
+        (lambda on: on.says("x", usage={"inputs": 1}), "^usage.inputs: unknown key"),
+        (lambda on: on.says(7), "^deltas.0.: must be a text"),
         (lambda on: on.says("x", repeat=0), "^repeat: must be from 1"),
         (lambda on: on.says("x", delay_ms=-1), "^delay_ms"),
         (lambda on: on.says(None), "None is a NoneType, which can't be written"),
-        (lambda on: on.calls("look", "[1]"), "^calls: .*JSON object"),
+        (lambda on: on.calls("look", "[1]"), "^calls.0..arguments: .*JSON object"),
         (lambda on: on.hangs(stop="end_turn"), "can't stand together"),
     ],
 )
