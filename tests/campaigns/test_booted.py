@@ -208,13 +208,17 @@ def test_with_the_drop_in_a_reload_is_over_when_it_is_in_force_or_refused(host: 
 def test_a_ledger_that_hangs_ends_in_a_restart_by_the_watchdog(host: Host, disk: Path) -> None:
     host.tree.run("mkdir -p /srv/disk/ledger && chown sidecar:sidecar /srv/disk/ledger && chmod 700 /srv/disk/ledger")
     host.configure(configuration().replace("/var/lib/sidecar/ledger", "/srv/disk/ledger"))
-    with host.with_drop_in("slow-disk.conf", "[Service]\nReadWritePaths=/srv/disk\nWatchdogSec=4s\n"):
+    with host.with_drop_in(
+        "slow-disk.conf", "[Service]\nReadWritePaths=/srv/disk\nWatchdogSec=4s\nTimeoutAbortSec=3s\n"
+    ):
         assert host.asks() == ANSWER
         pid, since = host.shown("MainPID"), host.cursor()
         subprocess.run(["fsfreeze", "-f", disk], check=True, timeout=30)
         try:
             waiting = host.tree.begun(host.call("Who hangs there?"))
             host.wait_for_line("Watchdog timeout", since)
+            # No signal ends a thread that waits for a disk: the one that can't be refused is sent, and waits too.
+            host.wait_for_line("with signal SIGKILL", since)
         finally:
             subprocess.run(["fsfreeze", "-u", disk], check=True, timeout=30)
         waiting.communicate(timeout=90)
