@@ -90,5 +90,5 @@ def why_nobody(rules: Iterable[PeerRule], peer: Peer) -> str:
     if not any(rule.unit is not None and _means_its_user(rule, peer) for rule in rules):
         return said
     if peer.unit_unknown is not None:
-        return f"{said} without its unit being known, and it isn't: {WORDS[peer.unit_unknown]}"
+        return f"{said}; its unit isn't known: {WORDS[peer.unit_unknown]}"
     return f"{said} from the unit {peer.unit}"
