@@ -192,6 +192,10 @@ def test_i10_pid_0_and_uid_65534_are_nobody_under_any_rule(nobody: Peer) -> None
         assert not may_act(rule, nobody, 65534)
 
 
+def test_a_group_that_the_kernel_can_not_name_matches_nobody() -> None:
+    assert not may_act(PeerRule(gid=65534), Peer(pid=7, uid=OWN, gids=frozenset({65534})), OWN)
+
+
 @pytest.mark.parametrize(
     ("peer", "words"),
     [
