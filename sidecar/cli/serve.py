@@ -19,7 +19,7 @@ from sidecar.config.keys import ConfigFaults
 from sidecar.ledger.faults import LedgerDamaged, LedgerHeld
 from sidecar.ledger.ledger import Ledger
 from sidecar.ops.activation import ActivationFault, Passed, take_passed
-from sidecar.ops.log import Form, Log
+from sidecar.ops.log import Form, Log, Whole
 from sidecar.ops.notify import take_notifier, take_watchdog_seconds
 from sidecar.ops.stray import forbid_dumps, take_strays, tell_bug
 from sidecar.rules.conservation import Tally
@@ -58,7 +58,10 @@ def serve(config_path: Path, log_form: Form | None) -> int:
         return _serve(config_path, log, Supervision(take_notifier(), take_watchdog_seconds()), passed)
     except ConfigFaults as faults:
         for complaint in faults.complaints:
-            say(str(complaint))
+            if log.is_for_a_person:
+                say(str(complaint))  # as `check` does: an editor or a terminal finds the place
+            else:
+                log.error("config_complaint", what=Whole(complaint))
         return os.EX_CONFIG
     except LedgerHeld as held:
         log.error("ledger_held", why=str(held))
@@ -80,7 +83,7 @@ def _serve(config_path: Path, log: Log, supervision: Supervision, passed: Sequen
     loaded = load(config_path, {})
     config = loaded.config
     for warning in loaded.warnings:
-        log.warning("config_warning", what=warning)
+        log.warning("config_warning", what=Whole(warning))
     accounts = make_accounts(config)
     meter = Meter()
     tally = Tally({caller.id: caller.spend_window_seconds for caller in config.callers.values()})

@@ -27,6 +27,12 @@ def peer_of(values: dict[str, Any], path: str, complaints: Complaints) -> PeerRu
             f"uid {uid} is how the kernel shows users whom it can't name here; it is never admitted",
             "write the user of the caller's own that it runs as, and run the daemon in the same user namespace",
         )
+    if gid == tables.NOBODY_GID:
+        complaints.add(
+            f"{path}.{'gid' if values.get('group') is None else 'group'}",
+            f"gid {gid} is how the kernel shows groups that it can't name here; it never matches",
+            "write a group that was made for callers",
+        )
     if len(complaints.all) > before:
         return None
     return PeerRule(uid=uid, gid=gid, unit=values.get("unit"))

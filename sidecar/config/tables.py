@@ -40,6 +40,7 @@ _COUNT: Final = 1_000_000
 _BYTES: Final = 2**40
 _YEAR: Final = 366 * 86_400
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NOBODY_GID: Final = 65534  # the same of groups
 NOBODY_UID: Final = 65534  # how a user outside our user namespace looks, so nobody in particular
 
 

@@ -9,10 +9,12 @@ from urllib.parse import urlsplit
 from sidecar.config.ceilings import rather_low
 from sidecar.config.keys import Complaint
 from sidecar.config.prices import price_warnings
+from sidecar.config.tables import caller_keys
 from sidecar.config.values import Config, Connector
 
 # What connectors put behind a base_url themselves.
 _OWN_PATHS: Final = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
+_PAYLOAD_BYTES_DEFAULT: Final = next(key.default for key in caller_keys() if key.name == "payload_bytes_max")
 
 
 def config_warnings(config: Config) -> Iterator[Complaint]:
@@ -35,7 +37,8 @@ def _of_bounds(config: Config) -> Iterator[Complaint]:
                 hint=f"write {connector.time_limit_seconds:g} or more",
             )
     for caller in config.callers.values():
-        if caller.payload_bytes_max > frame_bytes_max:
+        is_default = caller.payload_bytes_max == _PAYLOAD_BYTES_DEFAULT  # then nobody has meant it
+        if caller.payload_bytes_max > frame_bytes_max and not is_default:
             yield Complaint(
                 f'caller "{caller.id}".payload_bytes_max',
                 f"{caller.payload_bytes_max} is above daemon.frame_bytes_max, {frame_bytes_max}: it is never reached",

@@ -27,11 +27,18 @@ from typing import Final, Literal, TextIO
 Soon = Callable[[Callable[[], None]], None]
 Form = Literal["text", "journal", "json"]
 _VALUE_CHARACTERS_MAX: Final = 200
+_WHOLE_CHARACTERS_MAX: Final = 1200
 _LINES_HELD_MAX: Final = 1000
 _PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "notice": 5, "info": 6}  # the journal's
 _PLAIN: Final = r"[a-zA-Z0-9_.,:;/@+\-%()\[\]<>*#!?'^~|&$]+"
 _plain: Final = re.compile(_PLAIN).fullmatch
 _PLAIN_BYTES: Final = bytes([byte for byte in range(128) if _plain(chr(byte))])
+
+
+class Whole(str):
+    """A sentence of our own, which is written whole: what is cut is mostly what to do about it."""
+
+    __slots__ = ()
 
 
 def default_form(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Form:
@@ -115,6 +122,11 @@ class Log:
         self._lost = 0  # of which no line has told yet
         self.lines_lost = 0
         self._second, self._calendar = -1, ""
+
+    @property
+    def is_for_a_person(self) -> bool:
+        """Whether it is read as it stands, by no journal and no collector."""
+        return self._form == "text"
 
     def gather(self, soon: Soon) -> None:
         """From now on what is said at level info or notice is written when `soon` comes to it, many lines at once."""
@@ -210,7 +222,8 @@ def _words(values: Mapping[str, object]) -> str:
 
 def _cut(value: object) -> str:
     text = str(value)
-    return text if len(text) <= _VALUE_CHARACTERS_MAX else text[:_VALUE_CHARACTERS_MAX] + "..."
+    characters_max = _WHOLE_CHARACTERS_MAX if isinstance(value, Whole) else _VALUE_CHARACTERS_MAX
+    return text if len(text) <= characters_max else text[:characters_max] + "..."
 
 
 def _json(value: object) -> object:

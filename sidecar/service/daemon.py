@@ -62,7 +62,7 @@ from sidecar.service.operators import Operators
 from sidecar.service.peer import Standing
 from sidecar.service.reloading import Load, Reloading, no_file
 from sidecar.service.services import Services
-from sidecar.service.signals import heard_signals
+from sidecar.service.signals import Terminal, heard_signals
 from sidecar.service.status import Status
 from sidecar.service.status_line import status_line
 from sidecar.service.stream import SocketStream
@@ -145,6 +145,7 @@ class Daemon:
         )
         self._changed = trio.lowlevel.ParkingLot()
         self._signals = 0
+        self._terminal = Terminal()
         self._listeners_of_stop = trio.Event()
         self._end_code = os.EX_OK
         log.gather(self._turn.soon)
@@ -248,7 +249,7 @@ class Daemon:
     async def _hear_signals(self, signals: AsyncIterator[int]) -> None:
         """The first one to stop begins the drain, a second one ends its patience, any more change nothing."""
         async for number in signals:
-            if number == signal.SIGHUP:
+            if number == signal.SIGHUP and not self._terminal.is_lost:
                 self._whole.start_soon(self._reloading.on_signal)
                 continue
             self._signals += 1

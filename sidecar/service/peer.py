@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from sidecar.config.tables import NOBODY_UID
+from sidecar.config.tables import NOBODY_GID, NOBODY_UID
 from sidecar.config.values import PeerRule
 from sidecar.service.kernel_view import LINUX, ConnectedSocket, KernelView
 from sidecar.service.units import WORDS, Unknown, unit_of_peer
@@ -71,7 +71,9 @@ def may_act(rule: PeerRule, peer: Peer, own_uid: int) -> bool:
 
 
 def _means_its_user(rule: PeerRule, peer: Peer) -> bool:
-    return (rule.uid is None or rule.uid == peer.uid) and (rule.gid is None or rule.gid in peer.gids)
+    return (rule.uid is None or rule.uid == peer.uid) and (
+        rule.gid is None or (rule.gid != NOBODY_GID and rule.gid in peer.gids)
+    )
 
 
 def why_nobody(rules: Iterable[PeerRule], peer: Peer) -> str:
@@ -90,5 +92,5 @@ def why_nobody(rules: Iterable[PeerRule], peer: Peer) -> str:
     if not any(rule.unit is not None and _means_its_user(rule, peer) for rule in rules):
         return said
     if peer.unit_unknown is not None:
-        return f"{said} without its unit being known, and it isn't: {WORDS[peer.unit_unknown]}"
+        return f"{said}; its unit isn't known: {WORDS[peer.unit_unknown]}"
     return f"{said} from the unit {peer.unit}"

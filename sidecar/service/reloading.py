@@ -33,7 +33,7 @@ from sidecar.connectors.promise import Connector
 from sidecar.contract.operator_frames import OPERATOR_RELOADED, OperatorReloaded
 from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerDamaged
-from sidecar.ops.log import Log
+from sidecar.ops.log import Log, Whole
 from sidecar.rules.reservations import Reservations
 from sidecar.rules.windows import Account, Figures
 from sidecar.service.accounts import forget_dropped
@@ -233,15 +233,15 @@ class Reloading:
 
     def _tell(self, who: str, told: OperatorReloaded) -> None:
         for warning in told.warnings:
-            self._log.warning("config_warning", what=warning)
+            self._log.warning("config_warning", what=Whole(warning))
         for complaint in told.complaints:
-            self._log.warning("config_complaint", what=complaint)
+            self._log.warning("config_complaint", what=Whole(complaint))
         if not told.reloaded:
             now = "the configuration is as before"
             self._log.warning("reload_refused", by=who, complaints=len(told.complaints), now=now)
             return
         for change in told.changes:
-            self._log.info("config_changed", what=change)
+            self._log.info("config_changed", what=Whole(change))
         self._log.info("reloaded", by=who, changes=len(told.changes), warnings=len(told.warnings))
 
 
@@ -271,5 +271,5 @@ def _bounded(lines: Iterable[str]) -> tuple[str, ...]:
 
 def _in_a_line(told: OperatorReloaded) -> str:
     if told.reloaded:
-        return f"reloaded, {len(told.changes)} changes"
-    return f"reload refused, {len(told.complaints)} complaints; the configuration is as before"
+        return f"reloaded, changes: {len(told.changes)}"
+    return f"reload refused, complaints: {len(told.complaints)}; the configuration is as before"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,29 @@ from typing import Final
 import trio
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Terminal:
+    """The terminal that a daemon was started from, if it was: where that is closed, its SIGHUP means to stop.
+
+    Whoever starts it so that SIGHUP is ignored (nohup) wants it to go on.
+    """
+
+    def __init__(self) -> None:
+        self._counts = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _is_there()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._counts and not _is_there()
+
+
+def _is_there() -> bool:
+    """Whether this process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def hold_signals() -> None:

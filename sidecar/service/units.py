@@ -15,6 +15,7 @@ Source: ECOSYSTEM section 2; cgroups(7); systemd's cgroup delegation rules.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -24,6 +25,7 @@ from sidecar.service.kernel_view import ConnectedSocket, KernelView
 
 Unknown = Literal[
     "no_pidfd",
+    "no_descriptor",
     "other_pid_namespace",
     "gone",
     "proc_hidden",
@@ -34,27 +36,30 @@ Unknown = Literal[
     "slice_of_a_user",
 ]
 
-# For a person: why, and what to change.
+# For a person: why, and what to change. The log shows 200 characters of a value, all that is said before them included.
 WORDS: Final[Mapping[Unknown, str]] = {
-    "no_pidfd": "this kernel doesn't hand out the peer's pidfd (SO_PEERPIDFD: Linux 6.5 and later), so no unit can be"
-    " told for certain; name it by user or group",
+    "no_pidfd": "this kernel has no SO_PEERPIDFD (Linux 6.5 and later have it), so no unit is certain; name it by user"
+    " or group",
+    "no_descriptor": "the daemon had no descriptor or memory left to look with, and must have more: raise LimitNOFILE=,"
+    " or lower connections_max",
     "other_pid_namespace": "the peer is in another pid namespace (a container); name it by user or group, or let it"
     " share the host's pid namespace",
     "gone": "the process that connected had ended by the time its unit was read; it must live as long as it is"
     " connected",
-    "proc_hidden": "its /proc/PID/cgroup can't be read: the daemon's unit has ProtectProc=, or /proc is mounted with"
-    " hidepid or subset=pid; take that away, or name the peer by user or group",
+    "proc_hidden": "its cgroup can't be read: take away the daemon's ProtectProc=, or hidepid or subset=pid of /proc,"
+    " or name it by user or group",
     "no_unified_hierarchy": "its cgroup is not in the unified hierarchy (cgroup v2); boot with it, or name the peer by"
     " user or group",
-    "outside_cgroup_namespace": "its cgroup is outside of the daemon's cgroup namespace (the daemon runs in a"
-    " container, or its unit has PrivatePIDs= or ProtectControlGroups=strict); name it by user or group",
-    "not_of_the_system": "it is in no service of the system: in a login session, under a user's own manager, or in a"
-    " bare scope; start it as a system service, or name it by user or group",
+    "outside_cgroup_namespace": "it is outside of the daemon's cgroup namespace (a container, PrivatePIDs=,"
+    " ProtectControlGroups=strict); name it by user or group",
+    "not_of_the_system": "it is in no service of the system (a session, a user's manager, a bare scope): start it as a"
+    " system service, or name it by user or group",
     "cgroups_hidden": "who owns its slice can't be seen (/sys/fs/cgroup is not mounted here); name it by user or group",
     "slice_of_a_user": "its slice is owned by another user than root, who could put any process there; name it by user"
     " or group",
 }
 
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _LINE: Final = re.compile(r"^0::(/.*)$", re.MULTILINE)
 _SLICES: Final = re.compile(r"((?:/[^/]+\.slice)*)/([^/]+\.service)(?:/.*)?", re.DOTALL)
 _USERS: Final = "/user.slice"
@@ -69,8 +74,8 @@ def unit_of_peer(kernel: KernelView, connected: ConnectedSocket, pid_at_connect:
         pidfd = kernel.pidfd(connected)
     except ProcessLookupError:
         return None, "gone"
-    except OSError:
-        return None, "no_pidfd"  # older kernels say ENOPROTOOPT, and some EINVAL
+    except OSError as fault:
+        return None, _short(fault) or "no_pidfd"  # older kernels say ENOPROTOOPT, and some EINVAL
     try:
         return _through(kernel, pidfd, pid_at_connect)
     finally:
@@ -80,27 +85,32 @@ def unit_of_peer(kernel: KernelView, connected: ConnectedSocket, pid_at_connect:
 def _through(kernel: KernelView, pidfd: int, pid_at_connect: int) -> Told:
     try:
         pid = kernel.pid_of(pidfd)
-    except OSError:
-        return None, "proc_hidden"
+    except OSError as fault:
+        return None, _short(fault) or "proc_hidden"
     if pid == 0:
         return None, "other_pid_namespace"
     if pid != pid_at_connect or kernel.has_exited(pidfd):
         return None, "gone"
     try:
         cgroup = kernel.cgroup_of(pid)
-    except OSError:
-        return None, "gone" if kernel.has_exited(pidfd) else "proc_hidden"
+    except OSError as fault:
+        return None, _short(fault) or ("gone" if kernel.has_exited(pidfd) else "proc_hidden")
     found = unit_of(cgroup)
     if not isinstance(found, tuple):
         return None, "gone" if kernel.has_exited(pidfd) else found
     slices, unit = found
     try:
         owners = {kernel.owner_of_cgroup(path) for path in _up_from(slices)}
-    except OSError:
-        return None, "cgroups_hidden"
+    except OSError as fault:
+        return None, _short(fault) or "cgroups_hidden"
     if kernel.has_exited(pidfd):  # last of all: what was read by its pid was its
         return None, "gone"
     return (unit, None) if owners == {0} else (None, "slice_of_a_user")
+
+
+def _short(fault: OSError) -> Unknown | None:
+    """What is wrong where it is only that the daemon has run short: it says nothing of the kernel or the peer."""
+    return "no_descriptor" if fault.errno in _SHORT else None
 
 
 def unit_of(cgroup: str) -> tuple[str, str] | Unknown:

@@ -106,7 +106,7 @@ def test_no_child_hears_whom_it_could_tell_in_our_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "how"), [("", "reloaded, 0 changes"), ("nonsense", "reload refused, 1 complaints")]
+    ("written", "how"), [("", "reloaded, changes: 0"), ("nonsense", "reload refused, complaints: 1")]
 )
 def test_a_reload_is_begun_and_ended_for_the_manager_also_where_it_is_refused(
     tmp_path: Path, written: str, how: str

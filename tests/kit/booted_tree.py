@@ -153,6 +153,9 @@ class Booted:
             env=_ENVIRONMENT,
         )  # fmt: skip
 
+    def systemd_version(self) -> int:
+        return int(self.out("systemctl --version").split()[1])
+
     def shown(self, unit: str, member: str) -> str:
         """One property of a unit, as systemd has it."""
         return self.out(f"systemctl show -P {member} {unit}")

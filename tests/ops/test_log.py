@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sidecar.ops.log import Form, Log, default_form
+from sidecar.ops.log import Form, Log, Whole, default_form
 
 
 def logged(form: Form, **values: object) -> str:
@@ -238,3 +238,14 @@ def test_every_line_is_read_whole_or_counted_as_lost_whatever_the_reader_does(st
         assert len(kept) + 1 + lost_by(heard) == len(steps) + tries
     finally:
         reader.close()
+
+
+def test_a_sentence_of_ours_is_written_whole_and_has_a_bound_all_the_same() -> None:
+    stream = io.StringIO()
+    log = Log(stream, "journal")
+    log.info("config_changed", what=Whole("x" * 1000), other="y" * 1000)
+    log.info("config_changed", what=Whole("x" * 5000))
+    first, second = stream.getvalue().splitlines()
+    assert "x" * 1000 in first
+    assert "y" * 201 not in first
+    assert "x" * 1201 not in second

@@ -9,12 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sidecar.config.values import PeerRule
+from sidecar.ops.log import Log
 from sidecar.service.peer import NOBODY_UID, Peer, may_act, read_peer, why_nobody
+from sidecar.service.units import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -187,6 +192,10 @@ def test_i10_pid_0_and_uid_65534_are_nobody_under_any_rule(nobody: Peer) -> None
         assert not may_act(rule, nobody, 65534)
 
 
+def test_a_group_that_the_kernel_can_not_name_matches_nobody() -> None:
+    assert not may_act(PeerRule(gid=65534), Peer(pid=7, uid=OWN, gids=frozenset({65534})), OWN)
+
+
 @pytest.mark.parametrize(
     ("peer", "words"),
     [
@@ -206,3 +215,14 @@ def test_who_is_nobody_is_told_what_to_change(peer: Peer, words: str) -> None:
 def test_a_stranger_is_not_told_that_units_count_for_others() -> None:
     said = why_nobody([PeerRule(uid=1001, unit="dungeon.service")], Peer(pid=7, uid=4000, gids=frozenset()))
     assert said == "uid 4000 may call as nobody here"
+
+
+@pytest.mark.parametrize("unknown", [*WORDS, "pid", "uid"])
+def test_the_log_has_the_whole_of_why_and_of_what_to_change(unknown: Any) -> None:
+    greatest = 2**32 - 2
+    peer = Peer(pid=4_194_304, uid=greatest, gids=frozenset(), unit_unknown=unknown if unknown in WORDS else None)
+    nobody = {"pid": structs.replace(peer, pid=0), "uid": structs.replace(peer, uid=NOBODY_UID)}.get(unknown, peer)
+    why = why_nobody([PeerRule(uid=greatest, unit="dungeon.service")], nobody)
+    written = StringIO()
+    Log(written, "text").warning("not_admitted", **nobody.for_the_log, why=why)
+    assert why in written.getvalue()

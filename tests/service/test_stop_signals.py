@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.daemon_process import write_config
+from kit.daemon_process import READY as READY_LINE
+from kit.daemon_process import wait_until, write_config
 from kit.service_manager import Manager
 
 # The daemon in a process that sends itself a signal just before each call of what stands at one place.
@@ -94,3 +95,41 @@ def test_a_start_that_fails_keeps_its_exit_code_whatever_signal_comes(tmp_path: 
     code, said = ended(tmp_path, signal.SIGINT, BIND)
     assert code == 73, said
     assert "Traceback" not in said
+
+
+IN_A_TERMINAL = """
+import os, pty, signal, sys
+pid, terminal = pty.fork()
+if not pid:
+    signal.signal(signal.SIGHUP, getattr(signal, sys.argv[2]))
+    os.dup2(os.open(sys.argv[3], os.O_WRONLY), 2)
+    os.execv(sys.executable, [sys.executable, "-m", "sidecar", "serve", "--config", sys.argv[1]])
+print(pid, flush=True)
+sys.stdin.readline()
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("before", ["SIG_DFL", "SIG_IGN"])
+def test_a_terminal_that_is_closed_stops_its_daemon_unless_it_was_to_outlive_it(tmp_path: Path, before: str) -> None:
+    config, log = write_config(tmp_path), tmp_path / "log"
+    log.touch()
+    command = [sys.executable, "-c", IN_A_TERMINAL, str(config), before, str(log)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as terminal:
+        assert terminal.stdout is not None
+        assert terminal.stdin is not None
+        pid = int(terminal.stdout.readline())
+        try:
+            wait_until(lambda: READY_LINE.search(log.read_text()) is not None)
+            os.kill(pid, signal.SIGHUP)
+            wait_until(lambda: log.read_text().count("reloaded by=") == 1)
+            terminal.stdin.write("\n")
+            terminal.stdin.flush()
+            if before == "SIG_IGN":
+                wait_until(lambda: log.read_text().count("reloaded by=") == 2)
+                os.kill(pid, signal.SIGTERM)
+            assert terminal.stdout.readline() == "0\n"
+        finally:
+            terminal.kill()
+    assert log.read_text().count(" draining ") == 1

@@ -165,6 +165,14 @@ def test_what_is_hidden_is_said_and_not_guessed(fault: str, code: int, unknown: 
     assert peer_of(kernel).unit_unknown == unknown
 
 
+@pytest.mark.parametrize("question", ["pidfd", "pid_of", "cgroup_of", "owner_of_cgroup"])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_daemon_that_has_run_short_blames_neither_the_kernel_nor_its_hardening(question: str, code: int) -> None:
+    kernel = FakeKernel()
+    kernel.faults[question] = code
+    assert peer_of(kernel).unit_unknown == "no_descriptor"
+
+
 @pytest.mark.parametrize("owned", ["/", "/game.slice", "/game.slice/game-eu.slice"])
 def test_a_slice_that_another_user_than_root_owns_is_not_believed(owned: str) -> None:
     kernel = FakeKernel()
