@@ -14,7 +14,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
-Unit = Literal["", "bytes", "seconds", "micro-USD"]
+Unit = Literal["", "bytes", "seconds", "days", "micro-USD"]
 
 _AMOUNT: Final = re.compile(r"\$?\s*(\d[\d_,]*(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _DIGITS_MAX: Final = 30
@@ -50,6 +50,7 @@ _FACTORS: Final[Mapping[str, Mapping[str, str]]] = {
         "days": "86400",
         "w": "604800",
     },
+    "days": {"": "1", "d": "1", "day": "1", "days": "1", "w": "7", "weeks": "7", "months": "31", "y": "366"},
     "micro-USD": {"": "1", "usd": "1000000"},
 }
 _WHOLE_DOLLARS_BELOW: Final = 1000  # a float from here on is rather micro-USD, written with a point

@@ -25,6 +25,7 @@ from sidecar.config.keys import (
 )
 from sidecar.config.naming import Naming
 from sidecar.config.parsing import parsed
+from sidecar.config.paths import clashes
 from sidecar.config.peers import peer_of
 from sidecar.config.positions import Places, positions_of
 from sidecar.config.values import (
@@ -121,6 +122,8 @@ class _Reading:
         ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
         metrics = self._section(document, "metrics", tables.metrics_keys(self._folder))
         self._check_sizes(daemon, ledger)
+        for one in clashes(daemon, ledger, metrics):
+            self.complaints.add(one.path, one.what, one.hint)
         sound = {path: one for path, one in self._each("connector", self._connector) if one is not None}
         alone = {connector.name: connector for connector in sound.values()}
         by_name = {name: self._wrapping(connector, alone) for name, connector in alone.items()}

@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 from sidecar.config.ceilings import rather_low
 from sidecar.config.keys import Complaint
+from sidecar.config.paths import path_warnings
 from sidecar.config.prices import price_warnings
+from sidecar.config.starter import BASE_URLS
 from sidecar.config.tables import caller_keys
 from sidecar.config.values import Config, Connector
 
@@ -23,6 +25,7 @@ def config_warnings(config: Config) -> Iterator[Complaint]:
     yield from _of_reach(config)
     yield from rather_low(config.callers.values(), config.models)
     yield from price_warnings(config.models)
+    yield from path_warnings(config)
     yield from _of_urls(config)
 
 
@@ -68,12 +71,22 @@ def _of_urls(config: Config) -> Iterator[Complaint]:
         if own is not None:
             what = f"ends in {own}, which the connector adds itself"
             yield Complaint(f'connector "{connector.name}".base_url', what, hint="leave it out")
+        elif usual := _usual_of_host(connector):
+            what = "is not what this host answers to, as far as is known"
+            yield Complaint(f'connector "{connector.name}".base_url', what, hint=f'write "{usual}"')
     for model in config.models.values():
         asked = config.connectors[model.connector]
         where = (asked.wrapped or asked).base_url
         if where and where.startswith("https:") and not any(one.row.input or one.row.output for one in model.prices):
             what = "are all zero, and its connector asks a server by https, which is rarely free"
             yield Complaint(f'model "{model.name}".price[0]', what, hint="write what the provider asks")
+
+
+def _usual_of_host(connector: Connector) -> str | None:
+    """The base_url of a provider that is known, where one of the same host has another path."""
+    usual, given = urlsplit(BASE_URLS.get(connector.kind, "")), urlsplit(connector.base_url or "")
+    is_other = usual.netloc == given.netloc and usual.path != given.path.rstrip("/")
+    return usual.geturl() if usual.netloc and is_other else None
 
 
 def _asked(config: Config) -> list[Connector]:

@@ -176,6 +176,26 @@ FAULTS = {
     "unknown table": Fault("# A host's own file.", '"conector" = "é"', "conector", '"conector"', "did you mean connector"),
     "no TOML": Fault("input = 10", "input = 1,000", 'model "sage".price[0].input', "000", "without commas"),
 }  # fmt: skip
+MORE = {
+    "key behind a port": Fault('base_url = "https://second.example.com', 'base_url = "https://second.example.com:verysecret/v1', 'connector "second".base_url', "base_url", "write: base_url"),
+    "random key": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = "a8verysecret0f3b7c5d6"', 'connector "second".credential', "credential = ", "never write a key here"),
+    "random key as a variable": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = {env = "a8verysecret0f3b7c5d6"}', 'connector "second".credential', "credential = ", "never write a key here"),
+    "variable with a dollar": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = {env = "$KEY"}', 'connector "second".credential', "credential = ", "without the $"),
+    "path for a name": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = "/etc/cloud.key"', 'connector "second".credential', "credential = ", "write a path as {file = "),
+    "name for a uid": Fault("uid = 1001", 'uid = "game"', 'caller "dungeon".uid', "uid = ", 'write: user = "game"'),
+    "name for a gid": Fault("gid = 7", 'gid = "games"', "operator[1].gid", "gid = ", 'write: group = "games"'),
+    "unit of another type": Fault("uid = 1002", 'unit = "arena.socket"', 'caller "arena".unit', "unit = ", 'write "arena.service"'),
+    "days in words": Fault("retention_days = 30", 'retention_days = "4 weeks"', "ledger.retention_days", "retention_days", "write 28, without quotes"),
+    "cut price": Fault("cache_write_short = 30", "cache_write = 30", 'model "sage".price[0].cache_write', "cache_write = 30", "did you mean cache_write_short"),
+    "longer price": Fault("output = 50", "output_tokens = 50", 'model "sage".price[0].output_tokens', "output_tokens = 50", "did you mean output"),
+    "price in too few brackets": Fault("[[model.price]]\ninput = 10\n", "[model.price]\ninput = 10\n", 'model "sage".price', "[model.price]", "[[model.price]]"),
+    "price in too few brackets once": Fault("[[model.price]]\ninput = 10\n", "[[model.price]]\ninput = 1\ncache_read = 2\ncache_write_short = 3\ncache_write_long = 4\noutput = 5\n[model.price]\nfrom = 2030-01-01\ninput = 10\n", 'model "sage".price', "[model.price]\nfrom", "write [[model.price]], as on line"),
+    "one table in double brackets": Fault("[ledger]", "[[daemon]]\nsocket = 's'\n[ledger]", "daemon", "[[daemon]]", "leave one of the two out"),
+    "curly quotes": Fault('"rehearsal"\nkind', "\u201crehearsal\u201d\nkind", "connector[0].name", "\u201crehearsal", "write straight quotes"),
+    "socket where the ledger is": Fault('"run/requests.sock"', '"ledger"', "daemon.socket", "socket = ", "write two paths"),
+    "ledger below the socket": Fault('directory = "ledger"', 'directory = "run/requests.sock/ledger"', "daemon.socket", "socket = ", "write two paths"),
+    "metrics over the socket": Fault("[ledger]", "[metrics]\nfile = 'run/requests.sock'\n[ledger]", "metrics.file", "file = 'run", "write a file of its own"),
+}  # fmt: skip
 # One fault only to a place: these stand in the way of others.
 APART = ("slip behind a recorded one", "key of another kind", "sizes that contradict")
 
@@ -225,13 +245,14 @@ def test_the_sound_file_is_sound(folder: Path, capsys: pytest.CaptureFixture[str
     assert told(written(folder), capsys) == []
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [*FAULTS, *MORE])
 def test_each_fault_is_told_with_its_path_its_place_and_what_to_write(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(folder, FAULTS[name])
+    fault = {**FAULTS, **MORE}[name]
+    path = written(folder, fault)
     [line] = told(path, capsys)
-    assert expected(path, FAULTS[name]).match(line), line
+    assert expected(path, fault).match(line), line
     assert "verysecret" not in line
 
 
