@@ -217,7 +217,7 @@ directory = "ledger"
 [[caller]]
 id = "dungeon"
 models = ["npc"]
-spend_ceiling_micro_usd = 1
+spend_ceiling_micro_usd = 10_000_000
 spend_window_seconds = 60
 [[connector]]
 name = "it"
@@ -233,11 +233,11 @@ name = "npc"
 connector = "it"
 upstream = "tiny"
 [[model.price]]
-input = 1
-cache_read = 1
-cache_write_short = 1
-cache_write_long = 1
-output = 1
+input = 1_000_000
+cache_read = 1_000_000
+cache_write_short = 1_000_000
+cache_write_long = 1_000_000
+output = 1_000_000
 """
 
 
