@@ -45,7 +45,7 @@ from sidecar.rules.pricing import DatedPrice
 
 _PEER_NAMES = frozenset(key.name for key in tables.peer_keys())
 
-_NAMES_LOST: Final = ("no model is named", "no connector is named")  # true of a text whose names are not all known
+_NAMES_LOST: Final = {kind: f"no {kind} is named" for kind in ("model", "connector")}  # true where not all are known
 
 T = TypeVar("T")
 
@@ -96,7 +96,8 @@ def reading_of(source: str, folder: Path, kinds: Mapping[str, KindKeys], file: s
 def _without_what_follows(complaints: Iterable[Complaint], taken_out: set[str]) -> list[Complaint]:
     """Without those that are there only since these keys could not be read."""
     half_read = tuple(path for path in taken_out if path.endswith("."))
-    follows = _NAMES_LOST if half_read or any(path.endswith((".name", ".id")) for path in taken_out) else ()
+    lost = tuple(path for path in taken_out if path.endswith((".name", ".")))
+    follows = tuple(said for kind, said in _NAMES_LOST.items() if any(path.startswith(kind) for path in lost))
     return [
         one
         for one in complaints
@@ -133,7 +134,7 @@ class _Reading:
         self._naming.check(self.complaints)
         usable = {model.name: model for _, model in models if model}
         useless = too_low([(path, caller) for path, caller in callers if caller], usable)
-        if document.get("caller", []) == []:
+        if document.get("caller", []) == [] and not callers:
             what = "there is none, so the daemon would serve nobody"
             self.complaints.add("caller", what, f"write: {tables.CALLER_EXAMPLE}")
         only_behind = self._naming.only_behind()
@@ -162,13 +163,16 @@ class _Reading:
         return structs.replace(reading, config=config)
 
     def _section(self, document: dict[str, Any], name: str, keys: tuple[Key, ...]) -> dict[str, Any]:
-        """What can be read of a table that stands once."""
-        return read_values(document[name], keys, name, self.complaints) if name in document else {}
+        """What can be read of a table that stands once, or of one that was surely meant to be it."""
+        if name in document and not isinstance(document[name], dict):
+            read_values(document[name], keys, name, self.complaints)
+        for header, table in self._naming.all_tables(name):
+            return read_values(table, keys, header, self.complaints)
+        return {}
 
     def _each(self, kind: str, read: Callable[[Any, str], T]) -> list[tuple[str, T]]:
         """The tables of one kind, each with its path."""
-        paths = [(f"{kind}[{at}]", table) for at, table in enumerate(self._naming.tables(kind))]
-        return [(path, read(table, path)) for path, table in paths]
+        return [(path, read(table, path)) for path, table in self._naming.all_tables(kind)]
 
     # --- one table of each kind -------------------------------------------------------------------------------
 

@@ -317,6 +317,56 @@ def test_a_fault_of_the_text_itself_brings_no_others_with_it(
     assert expected(path, FAULTS["price in dollars"]).match(last)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "paths"),
+    [
+        ("[daemon]", "[deamon]", ["deamon", "deamon.socket_mode"]),
+        ("[ledger]", "[[ledger]]", ["ledger", "ledger[0].segment_bytes"]),
+        ("[[caller]]", "[[callers]]", ["callers", "callers[0].uid", "callers[0].models[1]"]),
+        ("[[operator]]", "[[operater]]", ["operater", "operater[0].uid"]),
+        ("[[connector]]", "[[conector]]", ["conector", "conector[1].dialect"]),
+        ("[[model]]", "[[models]]", ["models", "models[0].upstream"]),
+    ],
+)
+def test_what_stands_below_a_header_that_is_wrong_is_told_too(
+    old: str, new: str, paths: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {
+        "socket_mode": ("drain_seconds_max = 300", "socket_mode = 660"),
+        "segment_bytes": ("= 67_108_864", "= 1"),
+        "uid": ("uid = 1001" if "caller" in old else "uid = 0", "uid = 65534"),
+        "models[1]": ('"sage",', '"sgae",'),
+        "dialect": ('"compatible"', '"compatble"'),
+        "upstream": ('"tape-1"', "5"),
+    }
+    text = SOUND.replace("[[model.price]]", "[[models.price]]" if new == "[[models]]" else "[[model.price]]")
+    text = text.replace(old, new)
+    for key in {path.partition(".")[2] for path in paths} - {""}:
+        text = text.replace(*wrong[key], 1)
+    path = folder / "sidecar.toml"
+    path.write_text(text, encoding="utf-8")
+    assert [re.sub(r"^.*?:\d+:\d+: |: .*", "", line) for line in told(path, capsys)] == paths
+
+
+def test_a_caller_s_only_table_in_single_brackets_is_read_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "sidecar.toml"
+    before, _, rest = SOUND.partition('[[caller]]\nid = "arena"')
+    text = before + rest[rest.index("[[operator]]") :]
+    path.write_text(text.replace("[[caller]]", "[caller]").replace("uid = 1001", 'uid = "1001"'), encoding="utf-8")
+    one, other = told(path, capsys)
+    assert "caller: must be an array of tables" in one
+    assert "caller.uid: must be a whole number — write 1_001, without quotes" in other
+
+
+def test_a_connector_s_name_that_is_no_toml_hides_no_model_that_is_not_there(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(folder, Fault('name = "second"', 'name = "second', "", "", ""), FAULTS["no such model"])
+    one, other = told(path, capsys)
+    assert expected(path, FAULTS["no such model"]).match(one)
+    assert "is no TOML" in other
+
+
 @given(st.data())
 def test_whatever_happens_to_a_file_is_told_within_it(
     tmp_path_factory: pytest.TempPathFactory, drawing: st.DataObject
