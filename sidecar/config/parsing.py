@@ -164,8 +164,9 @@ def _mistake(text: str, error: ValueError) -> Complaint:
         )
     hint = next((advice for words, advice in _ADVICE if what.startswith(words)), _ADVICE_ELSE)
     if position and what.startswith(("Invalid value", "Expected newline", "Invalid date")):
-        _, _, value = text.split("\n")[position.line - 1].partition("=")
-        hint = next((advice for begin, advice in _VALUES if begin.match(value.strip())), hint)
+        _, is_assigned, value = text.split("\n")[position.line - 1].partition("=")
+        advice_of_value = (advice for begin, advice in _VALUES if is_assigned and begin.match(value.strip()))
+        hint = next(advice_of_value, hint)
     line, column = (position.line, position.column) if position else (None, None)
     return Complaint("the file", f"is no TOML: {what}", line, hint, column)
 

@@ -210,7 +210,8 @@ class _Reading:
         if kind is None and isinstance(table, dict):  # what else its kind would have wanted is not known
             table = {name: value for name, value in table.items() if name in {key.name for key in common}}
         if kind is not None and isinstance(table, dict):
-            table = self._without_keys_of_others(table, {key.name for key in (*common, *own)}, path)
+            others = {kind: its.keys(self._folder) for kind, its in self._kinds.items()}
+            table = self._without_keys_of_others(table, (*common, *own), others, path, f"this one is {table['kind']}")
         values = read_values(table, (*common, *own), path, self.complaints)
         if kind is not None:
             self._check_url(kind, values, path)
@@ -242,17 +243,24 @@ class _Reading:
             behind is not None and self._kinds[behind.kind].wraps is None
         )
 
-    def _without_keys_of_others(self, table: dict[str, Any], known: set[str], path: str) -> dict[str, Any]:
-        """What is left of a connector's table; a key that another kind has is said to be that kind's."""
-        others: dict[str, list[str]] = {}
-        for name in table.keys() - known:
-            kinds = [kind for kind, its in self._kinds.items() if name in {key.name for key in its.keys(self._folder)}]
+    def _without_keys_of_others(
+        self,
+        table: dict[str, Any],
+        known: Iterable[Key],
+        of_kinds: Mapping[str, Iterable[Key]],
+        path: str,
+        this_one: str,
+    ) -> dict[str, Any]:
+        """What is left of a table; a key that another kind of connector has is said to be that kind's."""
+        left = dict(table)
+        for name in table.keys() - {key.name for key in known}:
+            kinds = sorted(kind for kind, keys in of_kinds.items() if name in {key.name for key in keys})
             if kinds:
-                others[name] = sorted(kinds)
-        for name in (name for name in table if name in others):
-            what = f"is a key of the kind {' and '.join(others[name])}, and this one is {table['kind']}"
-            self.complaints.add(f"{path}.{name}", what, f'leave it out, or write: kind = "{others[name][0]}"')
-        return {name: value for name, value in table.items() if name not in others}
+                del left[name]
+                hint = "leave it out" if "price" in table else f'leave it out, or write: kind = "{kinds[0]}"'
+                what = f"is a key of the kind {' and '.join(kinds)}, and {this_one}"
+                self.complaints.add(f"{path}.{name}", what, hint)
+        return left
 
     def _say_faults(self, faults: Iterable[Fault], path: str) -> None:
         for key, said in faults:
@@ -282,6 +290,9 @@ class _Reading:
             of_kinds = {key.name for one in self._kinds.values() for key in one.model_keys}
             table = {name: value for name, value in table.items() if name not in of_kinds}
         own = kind.model_keys if kind else ()
+        if kind is not None and isinstance(table, dict):
+            others = {of: its.model_keys for of, its in self._kinds.items()}
+            table = self._without_keys_of_others(table, (*common, *own), others, path, "its connector is of another")
         values = read_values(table, (*common, *own), path, self.complaints)
         prices = self._prices(values.pop("price"), path) if "price" in values else ()
         settings = {key.name: values.pop(key.name) for key in own if key.name in values}

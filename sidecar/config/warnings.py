@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from sidecar.config.ceilings import rather_low
 from sidecar.config.keys import Complaint
 from sidecar.config.paths import path_warnings
 from sidecar.config.prices import price_warnings
 from sidecar.config.starter import BASE_URLS
-from sidecar.config.tables import caller_keys
+from sidecar.config.tables import caller_keys, connector_keys, daemon_keys
 from sidecar.config.values import Config, Connector
 
 # What connectors put behind a base_url themselves.
 _OWN_PATHS: Final = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
-_PAYLOAD_BYTES_DEFAULT: Final = next(key.default for key in caller_keys() if key.name == "payload_bytes_max")
+_DAEMON, _CALLER, _CONNECTOR = (
+    {key.name: key.default for key in keys} for keys in (daemon_keys(Path()), caller_keys(), connector_keys(Path()))
+)
 
 
 def config_warnings(config: Config) -> Iterator[Complaint]:
@@ -30,7 +35,7 @@ def config_warnings(config: Config) -> Iterator[Complaint]:
 
 
 def _of_bounds(config: Config) -> Iterator[Complaint]:
-    drain, frame_bytes_max = config.daemon.drain_seconds_max, config.daemon.frame_bytes_max
+    drain = config.daemon.drain_seconds_max
     for connector in _asked(config):
         if drain < connector.time_limit_seconds:
             yield Complaint(
@@ -39,14 +44,33 @@ def _of_bounds(config: Config) -> Iterator[Complaint]:
                 " a stop can cut its requests off, at their whole reservation",
                 hint=f"write {connector.time_limit_seconds:g} or more",
             )
+    yield from _of_pairs(config)
+    mode = config.daemon.socket_mode
+    if not mode & 0o200 or any(mode >> place & 0o4 and not mode >> place & 0o2 for place in (0, 3)):
+        what = f"{mode:04o} keeps out its owner or whom it lets look: to connect takes the right to write"
+        yield Complaint("daemon.socket_mode", what, hint='write "0660", or "0600" for the daemon\'s own user alone')
+
+
+def _of_pairs(config: Config) -> Iterator[Complaint]:
+    """Bounds that another one keeps from ever being reached; one that stands at its default nobody has meant."""
+    daemon = config.daemon
+    in_flight = ("daemon.requests_in_flight_max", daemon.requests_in_flight_max)
+    frame = ("daemon.frame_bytes_max", daemon.frame_bytes_max)
+    found: list[tuple[str, dict[str, Any], str, Struct, tuple[str, int]]] = [
+        ("daemon", _DAEMON, "connections_per_user_max", daemon, ("connections_max", daemon.connections_max))
+    ]
     for caller in config.callers.values():
-        is_default = caller.payload_bytes_max == _PAYLOAD_BYTES_DEFAULT  # then nobody has meant it
-        if caller.payload_bytes_max > frame_bytes_max and not is_default:
-            yield Complaint(
-                f'caller "{caller.id}".payload_bytes_max',
-                f"{caller.payload_bytes_max} is above daemon.frame_bytes_max, {frame_bytes_max}: it is never reached",
-                hint=f"write {frame_bytes_max} or less, or raise frame_bytes_max",
-            )
+        table = f'caller "{caller.id}"'
+        found.append((table, _CALLER, "concurrent_requests_max", caller, in_flight))
+        found.append((table, _CALLER, "payload_bytes_max", caller, frame))
+    for one in _asked(config):
+        bound = ("body_bytes_max", one.body_bytes_max)
+        found.append((f'connector "{one.name}"', _CONNECTOR, "response_bytes_max", one, bound))
+    for table, defaults, key, values, (other, most) in found:
+        value = getattr(values, key)
+        if value > most and value != defaults[key]:
+            what = f"{value} is above {other}, {most}: it is never reached"
+            yield Complaint(f"{table}.{key}", what, hint=f"write {most} or less, or raise {other.split('.')[-1]}")
 
 
 def _of_reach(config: Config) -> Iterator[Complaint]:

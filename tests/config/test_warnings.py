@@ -221,10 +221,24 @@ def test_a_known_provider_s_host_with_another_path_is_warned_of_with_its_own() -
         ('"l"', '"~/l"', "ledger.directory", "write the whole path"),
         ('"s"', '"$XDG_RUNTIME_DIR/s"', "daemon.socket", "write the whole path"),
         ('"s"', '"l/s"', "daemon.socket", "beside that directory"),
+        ('"s"', '"s"\nsocket_mode = "0644"', "daemon.socket_mode", 'write "0660"'),
+        (
+            '"s"',
+            '"s"\nconnections_max = 5\nconnections_per_user_max = 6',
+            "daemon.connections_per_user_max",
+            "write 5 or",
+        ),
+        ("= 60\n", "= 60\nconcurrent_requests_max = 300\n", 'caller "dungeon".concurrent_requests_max', "write 256 or"),
+        (
+            '"key"',
+            '"key"\nresponse_bytes_max = 9\nbody_bytes_max = 8',
+            'connector "it".response_bytes_max',
+            "write 8 or",
+        ),
         ("[ledger]", '[metrics]\nfile = "here.txt"\n[ledger]', "metrics.file", 'write "here.prom"'),
     ],
 )
-def test_a_path_that_is_hardly_meant_is_warned_of(old: str, new: str, path: str, words: str) -> None:
+def test_a_key_that_is_hardly_meant_is_warned_of(old: str, new: str, path: str, words: str) -> None:
     odd = read_config(text().replace(old, new, 1), Path("/nowhere"), config_keys())
     [warning] = [one for one in config_warnings(odd) if one.what != "no caller may use it"]
     assert warning.path == path

@@ -106,7 +106,7 @@ def test_model_keys_are_those_of_the_recorded_connector() -> None:
     model = config_of(with_live(CLAUDE), 'thinking = "budget"\nefforts = ["low", "high"]').models["npc"]
     assert (model.settings["thinking"], model.settings["efforts"]) == ("budget", ("low", "high"))
     told = complaints(with_live(CLAUDE), "cache = 1")
-    assert 'model "npc".cache: unknown key' in told[0]
+    assert 'model "npc".cache: is a key of the kind openai_chat and openai_responses' in told[0]
 
 
 def test_a_model_s_settings_are_held_against_those_of_the_recorded_connector() -> None:
