@@ -73,7 +73,14 @@ def _unusable(path: str, directory: Path) -> Complaint | None:
         return Complaint(path, f"{there} is no directory", hint="move it away, or write a path through directories")
     if not os.access(there, os.W_OK | os.X_OK):
         who, owner = os.geteuid(), there.stat().st_uid
-        hint = f"let uid {who} own it (now uid {owner} does), or write another path"
+        way = (
+            f"chmod u+rwx {there}"
+            if owner == who
+            else f"let uid {who} own it (now uid {owner} does)"
+            if there == directory
+            else f"as root: install -d -o {who} {directory}"
+        )
+        hint = f"{way}, or write another path"
         return Complaint(path, f"this user may not write in {there}", hint=hint)
     return None
 

@@ -89,17 +89,13 @@ def _far(path: str, row: PriceRow, other: PriceRow, whose: str) -> Iterator[Comp
 def _beside_other_models(models: Mapping[str, Model]) -> Iterator[Complaint]:
     """Its base row beside that of whichever other model is nearest; of two that are far apart, the dearer is told."""
     for key in ("input", "output"):
-        prices = {name: price for name, model in models.items() if (price := _base(model, key))}
-        for name, own in prices.items():
-            others = {other: price for other, price in prices.items() if other != name}
-            if not others or (len(others) == 1 and own < max(others.values())):
-                continue
-            nearest = min(others, key=lambda other: max(own, others[other]) / min(own, others[other]))
-            if _are_apart(own, others[nearest]):
-                what = (
-                    f"{own} is an order of magnitude away from the {others[nearest]} of model {nearest},"
-                    " whose price is the nearest"
-                )
+        prices = sorted((price, name) for name, model in models.items() if (price := _base(model, key)))
+        for at, (own, name) in enumerate(prices):
+            beside = [*prices[max(at - 1, 0) : at], *prices[at + 1 : at + 2]]
+            is_cheaper_of_two = len(prices) == 2 and at == 0
+            if beside and not is_cheaper_of_two and all(_are_apart(own, other) for other, _ in beside):
+                other, whose = min(beside, key=lambda one: max(own, one[0]) / min(own, one[0]))
+                what = f"{own} is an order of magnitude away from the nearest of other models, the {other} of {whose}"
                 row = _base_row(models[name])
                 yield Complaint(f'model "{name}".price[{row}].{key}', what, hint="count the zeros")
 

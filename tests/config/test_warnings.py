@@ -171,7 +171,9 @@ def test_a_model_an_order_of_magnitude_away_from_whichever_other_is_nearest_is_w
     for others in ("", priced("middling", 3), priced("other", 4) + priced("free", 0)):
         far = [one for one in warned(more=others + priced("far", 40)) if "magnitude" in one.what]
         assert [one.path for one in far] == ['model "far".price[0].input', 'model "far".price[0].output']
-    assert "40000000 is an order of magnitude away from the 4000000 of model other" in far[0].what
+    assert (
+        "40000000 is an order of magnitude away from the nearest of other models, the 4000000 of other" in far[0].what
+    )
 
 
 def test_the_example_s_own_prices_are_not_warned_of() -> None:
