@@ -168,6 +168,6 @@ def test_complaints_that_nobody_can_read_do_not_change_the_exit_code(tmp_path: P
 def words_of(command: str, folder: Path) -> list[str]:
     if not command.startswith("check"):
         return [command]
-    config = write_config(folder)
+    config = write_config(folder, price_input=4_000_000)
     config.write_text(config.read_text().replace("drain_seconds_max = 20\n", ""))  # nothing to warn of
     return [*command.split(), "--config", str(config)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from sidecar.config.positions import Position, Twice, path_text, positions_of, written_twice
@@ -245,7 +245,10 @@ def test_each_position_points_at_the_very_key_in_any_spelling(drawing: st.DataOb
     parts += [spelling.table(arrays) for _ in range(drawing.draw(st.integers(0, 4)))]
     source = "\n".join(parts)
     crlf = drawing.draw(st.booleans())
-    found = positions(source.replace("\n", "\r\n") if crlf else source)
+    try:
+        found = positions(source.replace("\n", "\r\n") if crlf else source)
+    except tomllib.TOMLDecodeError:
+        reject()  # a table of one that was written in braces, say
     assert found, "the scanner follows whatever the parser does"
     lines = source.split("\n")
     told = [path_text(path) for path in spelling.where]

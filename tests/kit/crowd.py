@@ -73,9 +73,9 @@ class WatchedExchange:
         self.streams: Callable[[], bool] = lambda: False
         self.unsent_bytes: Callable[[], int] = lambda: 0
 
-    def decide(self, frame: Any, callers: frozenset[str], *, joins: bool = False) -> Any:
+    def decide(self, frame: Any, callers: frozenset[str], *, joins: bool = False, connection: int = 0) -> Any:
         unsent_bytes = self.unsent_bytes()
-        decision = self._exchange.decide(frame, callers, joins=joins)
+        decision = self._exchange.decide(frame, callers, joins=joins, connection=connection)
         identity = frame.identity if isinstance(frame, frames.Invocation) else None
         now, how = trio.current_time(), type(decision).__name__
         self.decided.append(Decided(_frame_key(frame), how, now, self.streams(), identity, unsent_bytes))

@@ -165,10 +165,13 @@ def sound(ledger: Path) -> list[Request]:
 
 
 def at_level(daemon: Process, level: str) -> list[str]:
-    """The lines of its log at this level, but those of upkeep: a seal meets a full disk too, and refuses nothing."""
+    """The lines of its log at this level, but those of the configuration, and of upkeep: a seal meets a full disk too,
+
+    and refuses nothing.
+    """
     lines = [line.split(" ", 2) for line in daemon.log().splitlines()]
     said = [line[2] for line in lines if len(line) == 3 and line[1] == level]
-    return [line for line in said if not line.startswith("ledger_upkeep_failed ")]
+    return [line for line in said if not line.startswith(("ledger_upkeep_failed ", "config_warning "))]
 
 
 def refused_from_now_on(trial: Trial, client: Client, answered: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from sidecar.ops import activation
 from sidecar.ops.activation import ActivationFault, Passed, take_listening, take_passed
 from sidecar.ops.log import Log
 
-FIRST = 200  # in place of 3, which a test process has in use
+FIRST = 900  # in place of 3: a test process has that in use, and many more
 
 
 class Handed:
@@ -139,7 +139,7 @@ def test_where_the_kernel_gives_no_pidfd_the_process_id_has_to_do(
         ({"LISTEN_FDS": "99999"}, "at most 1024 descriptors"),
         ({"LISTEN_FDS": "1", "LISTEN_PID": "x"}, "LISTEN_PID is 'x', which is no number"),
         ({"LISTEN_FDS": "1", "LISTEN_FDNAMES": "a:b"}, "LISTEN_FDNAMES has 2 names for 1 descriptors"),
-        ({"LISTEN_FDS": "2"}, r"descriptor 201 \(unknown\) was announced by LISTEN_FDS and is not open"),
+        ({"LISTEN_FDS": "2"}, r"descriptor 901 \(unknown\) was announced by LISTEN_FDS and is not open"),
     ],
 )
 def test_variables_that_contradict_each_other_are_a_clear_error(
