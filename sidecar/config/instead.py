@@ -66,6 +66,8 @@ _MEANT: Final[Mapping[str, str]] = {  # what other programs call a key of ours
     **dict.fromkeys(("window", "period"), "spend_window_seconds"),
     **dict.fromkeys(("max_tokens", "max_output_tokens"), "output_tokens_max"),
     "mode": "socket_mode",
+    "id": "name",
+    "name": "id",
 }
 
 

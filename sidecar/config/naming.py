@@ -128,6 +128,9 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 def name_in(table: Any, key: str) -> str | None:
-    """The id that stands under this key of a raw table, if it is one."""
-    name = table.get(key) if isinstance(table, dict) else None
+    """The id that stands under this key of a raw table, or under what surely is a slip of it, if it is one."""
+    if not isinstance(table, dict):
+        return None
+    meant = next((one for one in table if key not in table and closest(one, (key,), likeness=SURELY)), key)
+    name = table.get(meant)
     return name if isinstance(name, str) and is_id(name) is not None else None

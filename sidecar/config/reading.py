@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from sidecar.config import tables
 from sidecar.config.ceilings import too_low
+from sidecar.config.homes import with_home
 from sidecar.config.instead import nearest, shown
 from sidecar.config.keys import (
     Complaint,
@@ -141,7 +142,7 @@ class _Reading:
         asked = {path: self._wrapping(one, by_name) for path, one in sound.items() if one.name not in only_behind}
         reading = Reading(
             config=None,
-            complaints=in_order(self.complaints.all),
+            complaints=in_order(map(with_home, self.complaints.all)),
             places=self.complaints.places,
             daemon=daemon,
             ledger=ledger,
