@@ -17,7 +17,6 @@ from sidecar.contract.values import PriceRow
 
 _APART: Final = 10  # an order of magnitude
 _DOLLARS_BELOW: Final = 1000  # micro-USD a million tokens: whoever writes 3 or 15 means dollars
-_NEIGHBOURS_MIN: Final = 2
 _KEYS: Final = ("input", "cache_read", "cache_write_short", "cache_write_long", "output")
 
 
@@ -41,6 +40,9 @@ def _of_row(path: str, row: PriceRow) -> Iterator[Complaint]:
     if row.output < row.input:
         what = f"{row.output} is below the {row.input} of input; providers ask more for what they write"
         yield Complaint(f"{path}.output", what, hint="look whether the two are exchanged")
+    elif row.input and _are_apart(row.output, row.input):
+        what = f"{row.output} is more than {_APART} times the {row.input} of input"
+        yield Complaint(f"{path}.output", what, hint="count the zeros")
     if row.cache_read > row.input:
         what = f"{row.cache_read} is above the {row.input} of input; reading what is cached is cheaper"
         yield Complaint(f"{path}.cache_read", what, hint=f"write {row.input:_} where the provider has no such price")
@@ -61,6 +63,12 @@ def _beside_other_rows(path: str, model: Model, from_unix_ms: int, row: PriceRow
             if lower:
                 what = f"is below that of the base row, though it is for requests above {above} tokens"
                 yield Complaint(f"{path}.{lower[0]}", what, hint="look whether the two rows are exchanged")
+                continue
+            far = [key for key in _KEYS if _are_apart(getattr(row, key), getattr(other.row, key))]
+            if far:
+                base = getattr(other.row, far[0])
+                what = f"{getattr(row, far[0])} is an order of magnitude away from the {base} of the base row"
+                yield Complaint(f"{path}.{far[0]}", what, hint="count the zeros")
         elif above == others_above and other.from_unix_ms < from_unix_ms:
             far = [key for key in _KEYS if _are_apart(getattr(row, key), getattr(other.row, key))]
             if far:
@@ -70,16 +78,15 @@ def _beside_other_rows(path: str, model: Model, from_unix_ms: int, row: PriceRow
 
 
 def _beside_other_models(models: Mapping[str, Model]) -> Iterator[Complaint]:
-    """Its base row beside the middle of the others of its connector, or of the file where those are too few."""
+    """Its base row beside the middle of the others of its connector, or of the file where it is the only one there."""
     for model in models.values():
-        peers = [other for other in models.values() if other is not model and other.connector == model.connector]
-        if len(peers) < _NEIGHBOURS_MIN:
-            peers = [other for other in models.values() if other is not model]
+        others_of_all = [other for other in models.values() if other is not model]
+        peers = [other for other in others_of_all if other.connector == model.connector] or others_of_all
         for key in ("input", "output"):
             own = _base(model, key)
             others = [price for other in peers if (price := _base(other, key))]
-            if own and len(others) >= _NEIGHBOURS_MIN and _are_apart(own, round(median(others)), by=_APART * _APART):
-                what = f"{own} is two orders of magnitude away from the {round(median(others))} of the other models"
+            if own and others and _are_apart(own, round(median(others))):
+                what = f"{own} is an order of magnitude away from the {round(median(others))} of its neighbours"
                 yield Complaint(f'model "{model.name}".price[0].{key}', what, hint="count the zeros")
 
 
@@ -87,9 +94,9 @@ def _base(model: Model, key: str) -> int:
     return next(int(getattr(one.row, key)) for one in model.prices if one.row.above_input_tokens is None)
 
 
-def _are_apart(one: int, other: int, by: int = _APART) -> bool:
-    """By more than so many times, where both are prices at all."""
-    return bool(one and other) and (one > by * other or other > by * one)
+def _are_apart(one: int, other: int) -> bool:
+    """By more than an order of magnitude, where both are prices at all."""
+    return bool(one and other) and (one > _APART * other or other > _APART * one)
 
 
 def _list(prices: Mapping[str, int]) -> str:
