@@ -15,6 +15,7 @@ from msgspec import structs
 from sidecar.cli.output import line_out, say
 from sidecar.cli.setup import add_config_argument, build, read, warnings_of
 from sidecar.config.keys import Complaint, in_order, located
+from sidecar.config.values import Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def check(config_path: Path, *, as_json: bool) -> int:
     _, complaints = build(reading, {})
     rights = (located(one, reading.places) for one in _rights(reading.daemon, reading.ledger))
     complaints = in_order([*complaints, *rights, *reading.useless])
-    warnings = list(warnings_of(reading))
+    warnings = [*warnings_of(reading), *(located(one, reading.places) for one in _of_metrics(reading.config))]
     _tell(config_path, complaints, warnings, as_json=as_json)
     return os.EX_CONFIG if complaints else os.EX_OK
 
@@ -52,6 +53,18 @@ def _rights(daemon: Mapping[str, Any], ledger: Mapping[str, Any]) -> list[Compla
     return complaints
 
 
+def _of_metrics(config: Config | None) -> list[Complaint]:
+    """A directory that takes no metrics keeps no daemon from serving; nobody makes it."""
+    if config is None or config.metrics is None:
+        return []
+    directory = config.metrics.file.parent
+    if not directory.is_dir():
+        hint = "make it first, or write another path"
+        return [Complaint("metrics.file", f"{directory} is no directory", hint=hint)]
+    wrong = _unusable("metrics.file", directory)
+    return [wrong] if wrong else []
+
+
 def _unusable(path: str, directory: Path) -> Complaint | None:
     there = directory
     while not os.path.lexists(there) and there != there.parent:
@@ -60,7 +73,14 @@ def _unusable(path: str, directory: Path) -> Complaint | None:
         return Complaint(path, f"{there} is no directory", hint="move it away, or write a path through directories")
     if not os.access(there, os.W_OK | os.X_OK):
         who, owner = os.geteuid(), there.stat().st_uid
-        hint = f"let uid {who} own it (now uid {owner} does), or write another path"
+        way = (
+            f"chmod u+rwx {there}"
+            if owner == who
+            else f"let uid {who} own it (now uid {owner} does)"
+            if there == directory
+            else f"as root: install -d -o {who} {directory}"
+        )
+        hint = f"{way}, or write another path"
         return Complaint(path, f"this user may not write in {there}", hint=hint)
     return None
 

@@ -15,6 +15,7 @@ from sidecar.config.keys import Complaint
 from sidecar.config.values import Caller, Model
 from sidecar.rules.pricing import rows_in_force, worst_case_micro_usd
 
+_DOLLARS_BELOW: Final = 1000  # micro-USD: a tenth of a cent
 _SMALLEST_REQUEST_BYTES: Final = 189  # a canonical one with ids of a character each; a test encodes it
 
 
@@ -24,18 +25,22 @@ def too_low(callers: Iterable[tuple[str, Caller]], models: Mapping[str, Model]) 
         for model in _models_of(caller, models):
             least = _least(model)
             if least > caller.spend_ceiling_micro_usd:
+                ceiling = caller.spend_ceiling_micro_usd
+                dollars = f"; {ceiling} USD would be {ceiling * 1_000_000:_}" if ceiling < _DOLLARS_BELOW else ""
                 yield Complaint(
                     f"{path}.spend_ceiling_micro_usd",
-                    f"{caller.spend_ceiling_micro_usd} can't hold one request to {model.name}: the smallest that there"
+                    f"{ceiling} can't hold one request to {model.name}: the smallest that there"
                     f" can be reserves {least}",
                     hint=f"write {_rounded_up(_greatest(caller, model))} for one of the largest that it may send,"
-                    f" or take {model.name} from its models",
+                    f" or take {model.name} from its models{dollars}",
                 )
 
 
 def rather_low(callers: Iterable[Caller], models: Mapping[str, Model]) -> Iterator[Complaint]:
     """Ceilings that the largest request which the caller may send doesn't fit under."""
     for caller in callers:
+        if any(_least(model) > caller.spend_ceiling_micro_usd for model in _models_of(caller, models)):
+            continue  # which is told by `too_low`
         greatest = [(_greatest(caller, model), model) for model in _models_of(caller, models)]
         over = [(amount, model) for amount, model in greatest if amount > caller.spend_ceiling_micro_usd]
         if not over:

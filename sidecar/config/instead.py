@@ -14,7 +14,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
-Unit = Literal["", "bytes", "seconds", "micro-USD"]
+Unit = Literal["", "bytes", "seconds", "days", "micro-USD"]
 
 _AMOUNT: Final = re.compile(r"\$?\s*(\d[\d_,]*(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _DIGITS_MAX: Final = 30
@@ -50,9 +50,10 @@ _FACTORS: Final[Mapping[str, Mapping[str, str]]] = {
         "days": "86400",
         "w": "604800",
     },
+    "days": {"": "1", "d": "1", "day": "1", "days": "1", "w": "7", "weeks": "7", "months": "31", "y": "366"},
     "micro-USD": {"": "1", "usd": "1000000"},
 }
-_WHOLE_DOLLARS_BELOW: Final = 1000  # a float from here on is rather micro-USD, written with a point
+_WHOLE_DOLLARS_BELOW: Final = 1000  # a float or a text from here on is rather micro-USD
 _NAMES_MAX: Final = 30  # said in one hint
 SURELY: Final = 0.75  # so much like a name that what stands beside it is read as if it were that one
 _MEANT: Final[Mapping[str, str]] = {  # what other programs call a key of ours
@@ -169,10 +170,11 @@ def _meant(value: Any, unit: Unit) -> Decimal | None:
     if match is None:
         return None
     named = match[2].lower()
-    if unit == "micro-USD" and (not named and ("$" in value or "." in match[1])):
+    amount = Decimal(re.sub("[_,]", "", match[1]))
+    if unit == "micro-USD" and not named and ("$" in value or "." in match[1] or amount < _WHOLE_DOLLARS_BELOW):
         named = "usd"
     factor = _FACTORS[unit].get(named)
-    return None if factor is None else Decimal(re.sub("[_,]", "", match[1])) * Decimal(factor)
+    return None if factor is None else amount * Decimal(factor)
 
 
 def _in_usd(meant: Decimal, unit: Unit) -> str:

@@ -155,11 +155,14 @@ def read_values(table: object, keys: tuple[Key, ...], path: str, complaints: Com
         complaints.add(path, "must be a table", f"write it under a header: {brackets.format(header)}")
         return {}
     known = {key.name: key for key in keys}
+    missing = {key.name for key in keys if key.default is REQUIRED and key.name not in table}
     misspelt = set()  # a required key under another name is one fault and not two
     for name in table:
         if name not in known:
-            complaints.add(_joined(path, name), "unknown key", nearest(name, known))
-            misspelt.add(closest(name, known))
+            free = known.keys() - table.keys()  # whoever wrote the key itself as well hardly meant it twice
+            among = next((some for some in (missing, free) if closest(name, some)), set(known))
+            complaints.add(_joined(path, name), "unknown key", nearest(name, among))
+            misspelt.add(closest(name, among))
     values = {}
     for key in keys:
         if key.name in table:

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from sidecar.config.instead import SURELY, closest, nearest
 from sidecar.config.keys import Complaints, KindKeys
+from sidecar.config.tables import top_keys
 from sidecar.contract.ids import is_id
 
+_HEADERS: Final = tuple(key.name for key in top_keys())
 _ID_KEYS: Final = {"caller": "id", "connector": "name", "model": "name"}  # what a person calls one of these tables
 
 
@@ -33,11 +35,17 @@ class Naming:
         value = self._document.get(kind)
         return value if isinstance(value, list) else []
 
+    def all_tables(self, kind: str) -> list[tuple[str, Any]]:
+        """Each with its path; also those under a header that is complained of: misspelt, or in too few brackets."""
+        found: list[tuple[str, Any]] = []
+        for header, value in self._document.items():
+            if header == kind or (header not in _HEADERS and closest(header, _HEADERS) == kind):
+                tables = [(f"{header}[{at}]", one) for at, one in enumerate(value)] if isinstance(value, list) else []
+                found += tables if not isinstance(value, dict) else [(header, value)]
+        return found
+
     def names(self, kind: str) -> set[str]:
-        """All of one kind; also of tables under a header that is complained of: misspelt, or in too few brackets."""
-        meant = [one for header, one in self._document.items() if header == kind or closest(header, _ID_KEYS) == kind]
-        raw = [table for one in meant for table in (one if isinstance(one, list) else [one])]
-        return {name for table in raw if (name := name_in(table, _ID_KEYS[kind]))}
+        return {name for _, table in self.all_tables(kind) if (name := name_in(table, _ID_KEYS[kind]))}
 
     def connector(self, name: str | None) -> tuple[dict[str, Any], KindKeys | None]:
         """The raw table of a connector and its kind, as far as there are such; none where two have this name."""
@@ -70,19 +78,19 @@ class Naming:
         for kind, id_key in _ID_KEYS.items():
             self._check_twice(kind, id_key, complaints)
         connectors, models = self.names("connector"), self.names("model")
-        for at, table in enumerate(self.tables("connector")):
-            self._check_wrapped(table, connectors, f"connector[{at}]", complaints)
-        for at, table in enumerate(self.tables("model")):
-            _check_known(name_in(table, "connector"), "connector", connectors, f"model[{at}].connector", complaints)
-        for at, table in enumerate(self.tables("caller")):
+        for path, table in self.all_tables("connector"):
+            self._check_wrapped(table, connectors, path, complaints)
+        for path, table in self.all_tables("model"):
+            _check_known(name_in(table, "connector"), "connector", connectors, f"{path}.connector", complaints)
+        for path, table in self.all_tables("caller"):
             wanted = table.get("models") if isinstance(table, dict) else None
             for position, name in enumerate(wanted if isinstance(wanted, list) else ()):
-                _check_known(name, "model", models, f"caller[{at}].models[{position}]", complaints)
+                _check_known(name, "model", models, f"{path}.models[{position}]", complaints)
 
     def _check_twice(self, kind: str, id_key: str, complaints: Complaints) -> None:
         seen: dict[str, str] = {}
-        for at, table in enumerate(self.tables(kind)):
-            name, path = name_in(table, id_key), f"{kind}[{at}].{id_key}"
+        for header, table in self.all_tables(kind):
+            name, path = name_in(table, id_key), f"{header}.{id_key}"
             if name in seen:
                 first = complaints.places.position(seen[name])
                 where = f", on line {first.line}" if first else ""

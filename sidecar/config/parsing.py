@@ -21,6 +21,7 @@ from sidecar.config.positions import Position, positions_of, statement_at, unclo
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _MISTAKES_MAX: Final = 50  # told of one file; each is one more parse
 _TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_INDEX: Final = re.compile(r"\[\d+\]")
 _ASSIGNED: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"\\]*"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*(=?)""")
 _HEADER_BEGINS: Final = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\s*([^,=]*)$")
 _HEADER: Final = re.compile(r"""\s*\[\[?[A-Za-z0-9_."' -]+\]\]?\s*(?:#.*)?$""")
@@ -51,9 +52,11 @@ _VALUES: Final = (  # how a value begins that is none, and what to write instead
     (re.compile(r"[\d_]+(?:,\d{3})+"), "write a number without commas: 1_000_000"),
     (re.compile(r"true\b|false\b|yes\b|no\b|on\b|off\b", re.IGNORECASE), "write true or false, in small letters"),
     (re.compile(r"\$?\d[\d_.]*\s*[A-Za-z$%]"), "write the number alone; its unit is in the name of the key"),
+    (re.compile("[\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb]"), 'write straight quotes: "..."'),
     (re.compile(r"[A-Za-z/~.$]"), 'write a text in quotes: "...", a number in digits'),
     (re.compile(r"(?:#|$)"), "write a value behind the ="),
 )
+_OF_SEVERAL: Final = ("caller", "operator", "connector", "model", "model.price")
 _MIXED: Final = "is one table here, and one of several elsewhere"
 _ADVICE_ELSE: Final = "write it as the example configuration does"
 
@@ -101,7 +104,7 @@ def parsed(source: str) -> Parsed:
             mistake, at = _unclosed(text, mistake), first  # the parser took the next key for an item
         if mistake.what == _MIXED:
             mistakes.append(mistake)
-            lines[first - 1] = f"[[{mistake.path}]]"
+            lines[first - 1] = f"[[{_INDEX.sub('', mistake.path)}]]"
             continue
         if header := _HEADER_BEGINS.match(lines[first - 1]):
             mistakes.append(mistake if is_twice else structs.replace(mistake, path=header[2]))
@@ -126,6 +129,10 @@ def _end(lines: list[str], line: int) -> int:
     return next((number for number, text in rest if _HEADER.match(text) or _is_assignment(text)), len(lines))
 
 
+def _is_header(text: str, line: int) -> bool:
+    return text.split("\n")[line - 1].lstrip().startswith("[")
+
+
 def _is_assignment(text: str) -> bool:
     assigned = _ASSIGNED.match(text)
     return assigned is not None and assigned[2] == "="
@@ -144,11 +151,12 @@ def _mistake(text: str, error: ValueError) -> Complaint:
     if what.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate", "Duplicate")) and (
         twice := written_twice(text)
     ):
-        said = f"stands twice; first on line {twice.first.line}"
-        position = twice.second
-        if twice.is_mixed and "[" not in twice.path:
-            hint = f"write [[{twice.path}]], as on line {twice.first.line}"
+        position, header = twice.second, _INDEX.sub("", twice.path)
+        if twice.is_mixed and header in _OF_SEVERAL and _is_header(text, position.line):
+            hint = f"write [[{header}]], as on line {twice.first.line}"
             return Complaint(twice.path, _MIXED, position.line, hint, position.column)
+        first, position = sorted((twice.first, twice.second))
+        said = f"stands twice; first on line {first.line}"
         return Complaint(twice.path, said, position.line, "leave one of the two out", position.column)
     if what.startswith("Unclosed"):
         return _unclosed(
@@ -156,8 +164,9 @@ def _mistake(text: str, error: ValueError) -> Complaint:
         )
     hint = next((advice for words, advice in _ADVICE if what.startswith(words)), _ADVICE_ELSE)
     if position and what.startswith(("Invalid value", "Expected newline", "Invalid date")):
-        _, _, value = text.split("\n")[position.line - 1].partition("=")
-        hint = next((advice for begin, advice in _VALUES if begin.match(value.strip())), hint)
+        _, is_assigned, value = text.split("\n")[position.line - 1].partition("=")
+        advice_of_value = (advice for begin, advice in _VALUES if is_assigned and begin.match(value.strip()))
+        hint = next(advice_of_value, hint)
     line, column = (position.line, position.column) if position else (None, None)
     return Complaint("the file", f"is no TOML: {what}", line, hint, column)
 

@@ -8,7 +8,6 @@ row, the rows of the model, the other models of the file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Final
 
 from sidecar.config.keys import Complaint
@@ -16,6 +15,7 @@ from sidecar.config.values import Model
 from sidecar.contract.values import PriceRow
 
 _APART: Final = 10  # an order of magnitude
+_READS_APART: Final = 25  # reading what is cached costs a half to a twentieth of plain input
 _DOLLARS_BELOW: Final = 1000  # micro-USD a million tokens: whoever writes 3 or 15 means dollars
 _KEYS: Final = ("input", "cache_read", "cache_write_short", "cache_write_long", "output")
 
@@ -40,17 +40,28 @@ def _of_row(path: str, row: PriceRow) -> Iterator[Complaint]:
     if row.output < row.input:
         what = f"{row.output} is below the {row.input} of input; providers ask more for what they write"
         yield Complaint(f"{path}.output", what, hint="look whether the two are exchanged")
-    elif row.input and _are_apart(row.output, row.input):
-        what = f"{row.output} is more than {_APART} times the {row.input} of input"
+    elif _are_apart(row.output, row.input):
+        what = f"{row.output} is an order of magnitude away from the {row.input} of input"
         yield Complaint(f"{path}.output", what, hint="count the zeros")
     if row.cache_read > row.input:
         what = f"{row.cache_read} is above the {row.input} of input; reading what is cached is cheaper"
         yield Complaint(f"{path}.cache_read", what, hint=f"write {row.input:_} where the provider has no such price")
+    elif 0 < row.cache_read * _READS_APART < row.input:
+        what = f"{row.cache_read} is less than a {_READS_APART}th of the {row.input} of input"
+        yield Complaint(f"{path}.cache_read", what, hint="count the zeros")
     for key in ("cache_write_short", "cache_write_long"):
         price = getattr(row, key)
-        if row.input and (price > _APART * row.input or 0 < price * _APART < row.input):
+        if _are_apart(price, row.input):
             what = f"{price} is an order of magnitude away from the {row.input} of input"
             yield Complaint(f"{path}.{key}", what, hint="count the zeros")
+        elif 0 < price < row.input:
+            what = f"{price} is below the {row.input} of input; what is written to a cache is input, and mostly dearer"
+            yield Complaint(f"{path}.{key}", what, hint=f"write {row.input:_} where the provider has no such price")
+    if 0 < row.cache_write_long < row.cache_write_short:
+        what = (
+            f"{row.cache_write_long} is below the {row.cache_write_short} of cache_write_short, which is kept shorter"
+        )
+        yield Complaint(f"{path}.cache_write_long", what, hint="look whether the two are exchanged")
 
 
 def _beside_other_rows(path: str, model: Model, from_unix_ms: int, row: PriceRow) -> Iterator[Complaint]:
@@ -63,40 +74,43 @@ def _beside_other_rows(path: str, model: Model, from_unix_ms: int, row: PriceRow
             if lower:
                 what = f"is below that of the base row, though it is for requests above {above} tokens"
                 yield Complaint(f"{path}.{lower[0]}", what, hint="look whether the two rows are exchanged")
-                continue
-            far = [key for key in _KEYS if _are_apart(getattr(row, key), getattr(other.row, key))]
-            if far:
-                base = getattr(other.row, far[0])
-                what = f"{getattr(row, far[0])} is an order of magnitude away from the {base} of the base row"
-                yield Complaint(f"{path}.{far[0]}", what, hint="count the zeros")
+            yield from _far(path, row, other.row, "of the base row")
         elif above == others_above and other.from_unix_ms < from_unix_ms:
-            far = [key for key in _KEYS if _are_apart(getattr(row, key), getattr(other.row, key))]
-            if far:
-                was = getattr(other.row, far[0])
-                what = f"{getattr(row, far[0])} is an order of magnitude away from the {was} of before"
-                yield Complaint(f"{path}.{far[0]}", what, hint="count the zeros")
+            yield from _far(path, row, other.row, "of before")
+
+
+def _far(path: str, row: PriceRow, other: PriceRow, whose: str) -> Iterator[Complaint]:
+    far = [key for key in _KEYS if _are_apart(getattr(row, key), getattr(other, key))]
+    if far:
+        what = f"{getattr(row, far[0])} is an order of magnitude away from the {getattr(other, far[0])} {whose}"
+        yield Complaint(f"{path}.{far[0]}", what, hint="count the zeros")
 
 
 def _beside_other_models(models: Mapping[str, Model]) -> Iterator[Complaint]:
-    """Its base row beside the middle of the others of its connector, or of the file where it is the only one there."""
-    for model in models.values():
-        others_of_all = [other for other in models.values() if other is not model]
-        peers = [other for other in others_of_all if other.connector == model.connector] or others_of_all
-        for key in ("input", "output"):
-            own = _base(model, key)
-            others = [price for other in peers if (price := _base(other, key))]
-            if own and others and _are_apart(own, round(median(others))):
-                what = f"{own} is an order of magnitude away from the {round(median(others))} of its neighbours"
-                yield Complaint(f'model "{model.name}".price[0].{key}', what, hint="count the zeros")
+    """Its base row beside that of whichever other model is nearest; of two that are far apart, the dearer is told."""
+    for key in ("input", "output"):
+        prices = sorted((price, name) for name, model in models.items() if (price := _base(model, key)))
+        for at, (own, name) in enumerate(prices):
+            beside = [*prices[max(at - 1, 0) : at], *prices[at + 1 : at + 2]]
+            is_cheaper_of_two = len(prices) == 2 and at == 0
+            if beside and not is_cheaper_of_two and all(_are_apart(own, other) for other, _ in beside):
+                other, whose = min(beside, key=lambda one: max(own, one[0]) / min(own, one[0]))
+                what = f"{own} is an order of magnitude away from the nearest of other models, the {other} of {whose}"
+                row = _base_row(models[name])
+                yield Complaint(f'model "{name}".price[{row}].{key}', what, hint="count the zeros")
+
+
+def _base_row(model: Model) -> int:
+    return next(at for at, one in enumerate(model.prices) if one.row.above_input_tokens is None)
 
 
 def _base(model: Model, key: str) -> int:
-    return next(int(getattr(one.row, key)) for one in model.prices if one.row.above_input_tokens is None)
+    return int(getattr(model.prices[_base_row(model)].row, key))
 
 
 def _are_apart(one: int, other: int) -> bool:
-    """By more than an order of magnitude, where both are prices at all."""
-    return bool(one and other) and (one > _APART * other or other > _APART * one)
+    """By an order of magnitude, where both are prices at all."""
+    return bool(one and other) and (one >= _APART * other or other >= _APART * one)
 
 
 def _list(prices: Mapping[str, int]) -> str:

@@ -25,6 +25,7 @@ from sidecar.config.keys import (
 )
 from sidecar.config.naming import Naming
 from sidecar.config.parsing import parsed
+from sidecar.config.paths import clashes
 from sidecar.config.peers import peer_of
 from sidecar.config.positions import Places, positions_of
 from sidecar.config.values import (
@@ -44,7 +45,7 @@ from sidecar.rules.pricing import DatedPrice
 
 _PEER_NAMES = frozenset(key.name for key in tables.peer_keys())
 
-_NAMES_LOST: Final = ("no model is named", "no connector is named")  # true of a text whose names are not all known
+_NAMES_LOST: Final = {kind: f"no {kind} is named" for kind in ("model", "connector")}  # true where not all are known
 
 T = TypeVar("T")
 
@@ -95,7 +96,8 @@ def reading_of(source: str, folder: Path, kinds: Mapping[str, KindKeys], file: s
 def _without_what_follows(complaints: Iterable[Complaint], taken_out: set[str]) -> list[Complaint]:
     """Without those that are there only since these keys could not be read."""
     half_read = tuple(path for path in taken_out if path.endswith("."))
-    follows = _NAMES_LOST if half_read or any(path.endswith((".name", ".id")) for path in taken_out) else ()
+    lost = tuple(path for path in taken_out if path.endswith((".name", ".")))
+    follows = tuple(said for kind, said in _NAMES_LOST.items() if any(path.startswith(kind) for path in lost))
     return [
         one
         for one in complaints
@@ -121,6 +123,8 @@ class _Reading:
         ledger = self._section(document, "ledger", tables.ledger_keys(self._folder))
         metrics = self._section(document, "metrics", tables.metrics_keys(self._folder))
         self._check_sizes(daemon, ledger)
+        for one in clashes(daemon, ledger, metrics):
+            self.complaints.add(one.path, one.what, one.hint)
         sound = {path: one for path, one in self._each("connector", self._connector) if one is not None}
         alone = {connector.name: connector for connector in sound.values()}
         by_name = {name: self._wrapping(connector, alone) for name, connector in alone.items()}
@@ -130,7 +134,7 @@ class _Reading:
         self._naming.check(self.complaints)
         usable = {model.name: model for _, model in models if model}
         useless = too_low([(path, caller) for path, caller in callers if caller], usable)
-        if document.get("caller", []) == []:
+        if document.get("caller", []) == [] and not callers:
             what = "there is none, so the daemon would serve nobody"
             self.complaints.add("caller", what, f"write: {tables.CALLER_EXAMPLE}")
         only_behind = self._naming.only_behind()
@@ -159,13 +163,16 @@ class _Reading:
         return structs.replace(reading, config=config)
 
     def _section(self, document: dict[str, Any], name: str, keys: tuple[Key, ...]) -> dict[str, Any]:
-        """What can be read of a table that stands once."""
-        return read_values(document[name], keys, name, self.complaints) if name in document else {}
+        """What can be read of a table that stands once, or of one that was surely meant to be it."""
+        if name in document and not isinstance(document[name], dict):
+            read_values(document[name], keys, name, self.complaints)
+        for header, table in self._naming.all_tables(name):
+            return read_values(table, keys, header, self.complaints)
+        return {}
 
     def _each(self, kind: str, read: Callable[[Any, str], T]) -> list[tuple[str, T]]:
         """The tables of one kind, each with its path."""
-        paths = [(f"{kind}[{at}]", table) for at, table in enumerate(self._naming.tables(kind))]
-        return [(path, read(table, path)) for path, table in paths]
+        return [(path, read(table, path)) for path, table in self._naming.all_tables(kind)]
 
     # --- one table of each kind -------------------------------------------------------------------------------
 
@@ -203,7 +210,8 @@ class _Reading:
         if kind is None and isinstance(table, dict):  # what else its kind would have wanted is not known
             table = {name: value for name, value in table.items() if name in {key.name for key in common}}
         if kind is not None and isinstance(table, dict):
-            table = self._without_keys_of_others(table, {key.name for key in (*common, *own)}, path)
+            others = {kind: its.keys(self._folder) for kind, its in self._kinds.items()}
+            table = self._without_keys_of_others(table, (*common, *own), others, path, f"this one is {table['kind']}")
         values = read_values(table, (*common, *own), path, self.complaints)
         if kind is not None:
             self._check_url(kind, values, path)
@@ -235,17 +243,24 @@ class _Reading:
             behind is not None and self._kinds[behind.kind].wraps is None
         )
 
-    def _without_keys_of_others(self, table: dict[str, Any], known: set[str], path: str) -> dict[str, Any]:
-        """What is left of a connector's table; a key that another kind has is said to be that kind's."""
-        others: dict[str, list[str]] = {}
-        for name in table.keys() - known:
-            kinds = [kind for kind, its in self._kinds.items() if name in {key.name for key in its.keys(self._folder)}]
+    def _without_keys_of_others(
+        self,
+        table: dict[str, Any],
+        known: Iterable[Key],
+        of_kinds: Mapping[str, Iterable[Key]],
+        path: str,
+        this_one: str,
+    ) -> dict[str, Any]:
+        """What is left of a table; a key that another kind of connector has is said to be that kind's."""
+        left = dict(table)
+        for name in table.keys() - {key.name for key in known}:
+            kinds = sorted(kind for kind, keys in of_kinds.items() if name in {key.name for key in keys})
             if kinds:
-                others[name] = sorted(kinds)
-        for name in (name for name in table if name in others):
-            what = f"is a key of the kind {' and '.join(others[name])}, and this one is {table['kind']}"
-            self.complaints.add(f"{path}.{name}", what, f'leave it out, or write: kind = "{others[name][0]}"')
-        return {name: value for name, value in table.items() if name not in others}
+                del left[name]
+                hint = "leave it out" if "price" in table else f'leave it out, or write: kind = "{kinds[0]}"'
+                what = f"is a key of the kind {' and '.join(kinds)}, and {this_one}"
+                self.complaints.add(f"{path}.{name}", what, hint)
+        return left
 
     def _say_faults(self, faults: Iterable[Fault], path: str) -> None:
         for key, said in faults:
@@ -275,11 +290,14 @@ class _Reading:
             of_kinds = {key.name for one in self._kinds.values() for key in one.model_keys}
             table = {name: value for name, value in table.items() if name not in of_kinds}
         own = kind.model_keys if kind else ()
+        if kind is not None and isinstance(table, dict):
+            others = {of: its.model_keys for of, its in self._kinds.items()}
+            table = self._without_keys_of_others(table, (*common, *own), others, path, "its connector is of another")
         values = read_values(table, (*common, *own), path, self.complaints)
         prices = self._prices(values.pop("price"), path) if "price" in values else ()
         settings = {key.name: values.pop(key.name) for key in own if key.name in values}
         connector = connectors.get(values.get("connector", ""))
-        if kind is not None and connector is not None and len(settings) == len(own):
+        if kind is not None and connector is not None and len(settings) == len(own) and self._is_whole(connector):
             self._say_faults(kind.model_faults((connector.wrapped or connector).settings, settings), path)
         if len(self.complaints.all) > before:
             return None

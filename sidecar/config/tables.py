@@ -47,6 +47,8 @@ NOBODY_UID: Final = 65534  # how a user outside our user namespace looks, so nob
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ][\d:.]+(?:Z|[+-]\d\d:\d\d)?)?")
 
 
+_HOST_NAME: Final = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")  # as user and group names are, mostly
+_UNIT_SUFFIX: Final = re.compile(r"\.(?:service|socket|target|timer|slice|scope|path|mount)$")
 _NOTHING_ELSE: Final = {"additionalProperties": False}
 
 
@@ -123,7 +125,7 @@ def ledger_keys(folder: Path) -> tuple[Key, ...]:
     return (
         Key("directory", path_from(folder), example=_DIRECTORY_EXAMPLE),
         Key("segment_bytes", _blocks(whole(65_536, 2**36, "bytes")), 67_108_864),
-        Key("retention_days", whole(1, 36_500), 30),
+        Key("retention_days", whole(1, 36_500, "days"), 30),
     )
 
 
@@ -148,11 +150,25 @@ def _blocks(read_whole: Any) -> Any:
 def peer_keys() -> tuple[Key, ...]:
     return (
         Key("user", text, None),
-        Key("uid", whole(0, _U32), None),
+        Key("uid", _number_of("user"), None),
         Key("group", text, None),
-        Key("gid", whole(0, _U32), None),
+        Key("gid", _number_of("group"), None),
         Key("unit", _unit, None),
     )
+
+
+def _number_of(by_name: str) -> Any:
+    """A reader of uids or gids; a name in their place belongs under the other key."""
+    read_whole = whole(0, _U32)
+
+    @shaped(**shape_of(read_whole))
+    def read(value: object) -> int:
+        if isinstance(value, str) and _HOST_NAME.fullmatch(value):
+            raise Wrong("must be a whole number", f'write: {by_name} = "{value}"')
+        number: int = read_whole(value)
+        return number
+
+    return read
 
 
 @shaped(type="string", pattern="^[^/]+\\.service$")
@@ -160,8 +176,8 @@ def _unit(value: object) -> str:
     unit = text(value)
     if not unit.endswith(".service") or "/" in unit:
         what = f'must be the name of a system service, such as "dungeon.service", not {unit!r}'
-        name = unit.rpartition("/")[2]
-        raise Wrong(what, f'write "{name.removesuffix(".service")}.service"' if name else "write its name alone")
+        name = _UNIT_SUFFIX.sub("", unit.rpartition("/")[2])
+        raise Wrong(what, f'write "{name}.service"' if name else "write its name alone")
     return unit
 
 
@@ -212,8 +228,9 @@ def base_url(value: object) -> str:
     try:
         split = urlsplit(url)
         _ = split.port
-    except ValueError as wrong:
-        raise Wrong(f"must be a URL ({wrong})", hint) from None
+    except ValueError:  # its words quote the text
+        what = "must be a URL, whose host is a name or an address and whose port is at most 65535"
+        raise Wrong(what, hint) from None
     if split.scheme not in ("http", "https") or not split.hostname:
         raise Wrong("must be an http or https URL with a host", hint)
     if split.username or split.password or split.query or split.fragment:
@@ -258,9 +275,13 @@ def _credential(folder: Path) -> Any:
                 return CredentialName(name=name)
             case "file", file:
                 return CredentialName(file=read_path(file))
+            case "env", str(name) if name.startswith("$"):
+                raise Wrong("must be the name of an environment variable alone", "write it without the $")
             case "env", str(name) if is_id(name):
                 return CredentialName(env=name)
-        raise Wrong('must be the name of a credential, {file = "..."} or {env = "..."}', _CREDENTIAL_HINT)
+        what = 'must be the name of a credential, {file = "..."} or {env = "..."}'
+        is_path = place[0] == "name" and isinstance(place[1], str) and "/" in place[1]
+        raise Wrong(what, 'write a path as {file = "..."}' if is_path else _CREDENTIAL_HINT)
 
     return read
 

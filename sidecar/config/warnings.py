@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from sidecar.config.ceilings import rather_low
 from sidecar.config.keys import Complaint
+from sidecar.config.paths import path_warnings
 from sidecar.config.prices import price_warnings
-from sidecar.config.tables import caller_keys
+from sidecar.config.starter import BASE_URLS
+from sidecar.config.tables import caller_keys, connector_keys, daemon_keys
 from sidecar.config.values import Config, Connector
 
 # What connectors put behind a base_url themselves.
 _OWN_PATHS: Final = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
-_PAYLOAD_BYTES_DEFAULT: Final = next(key.default for key in caller_keys() if key.name == "payload_bytes_max")
+_DAEMON, _CALLER, _CONNECTOR = (
+    {key.name: key.default for key in keys} for keys in (daemon_keys(Path()), caller_keys(), connector_keys(Path()))
+)
 
 
 def config_warnings(config: Config) -> Iterator[Complaint]:
@@ -23,11 +30,12 @@ def config_warnings(config: Config) -> Iterator[Complaint]:
     yield from _of_reach(config)
     yield from rather_low(config.callers.values(), config.models)
     yield from price_warnings(config.models)
+    yield from path_warnings(config)
     yield from _of_urls(config)
 
 
 def _of_bounds(config: Config) -> Iterator[Complaint]:
-    drain, frame_bytes_max = config.daemon.drain_seconds_max, config.daemon.frame_bytes_max
+    drain = config.daemon.drain_seconds_max
     for connector in _asked(config):
         if drain < connector.time_limit_seconds:
             yield Complaint(
@@ -36,14 +44,33 @@ def _of_bounds(config: Config) -> Iterator[Complaint]:
                 " a stop can cut its requests off, at their whole reservation",
                 hint=f"write {connector.time_limit_seconds:g} or more",
             )
+    yield from _of_pairs(config)
+    mode = config.daemon.socket_mode
+    if not mode & 0o200 or any(mode >> place & 0o4 and not mode >> place & 0o2 for place in (0, 3)):
+        what = f"{mode:04o} keeps out its owner or whom it lets look: to connect takes the right to write"
+        yield Complaint("daemon.socket_mode", what, hint='write "0660", or "0600" for the daemon\'s own user alone')
+
+
+def _of_pairs(config: Config) -> Iterator[Complaint]:
+    """Bounds that another one keeps from ever being reached; one that stands at its default nobody has meant."""
+    daemon = config.daemon
+    in_flight = ("daemon.requests_in_flight_max", daemon.requests_in_flight_max)
+    frame = ("daemon.frame_bytes_max", daemon.frame_bytes_max)
+    found: list[tuple[str, dict[str, Any], str, Struct, tuple[str, int]]] = [
+        ("daemon", _DAEMON, "connections_per_user_max", daemon, ("connections_max", daemon.connections_max))
+    ]
     for caller in config.callers.values():
-        is_default = caller.payload_bytes_max == _PAYLOAD_BYTES_DEFAULT  # then nobody has meant it
-        if caller.payload_bytes_max > frame_bytes_max and not is_default:
-            yield Complaint(
-                f'caller "{caller.id}".payload_bytes_max',
-                f"{caller.payload_bytes_max} is above daemon.frame_bytes_max, {frame_bytes_max}: it is never reached",
-                hint=f"write {frame_bytes_max} or less, or raise frame_bytes_max",
-            )
+        table = f'caller "{caller.id}"'
+        found.append((table, _CALLER, "concurrent_requests_max", caller, in_flight))
+        found.append((table, _CALLER, "payload_bytes_max", caller, frame))
+    for one in _asked(config):
+        bound = ("body_bytes_max", one.body_bytes_max)
+        found.append((f'connector "{one.name}"', _CONNECTOR, "response_bytes_max", one, bound))
+    for table, defaults, key, values, (other, most) in found:
+        value = getattr(values, key)
+        if value > most and value != defaults[key]:
+            what = f"{value} is above {other}, {most}: it is never reached"
+            yield Complaint(f"{table}.{key}", what, hint=f"write {most} or less, or raise {other.split('.')[-1]}")
 
 
 def _of_reach(config: Config) -> Iterator[Complaint]:
@@ -68,12 +95,22 @@ def _of_urls(config: Config) -> Iterator[Complaint]:
         if own is not None:
             what = f"ends in {own}, which the connector adds itself"
             yield Complaint(f'connector "{connector.name}".base_url', what, hint="leave it out")
+        elif usual := _usual_of_host(connector):
+            what = "is not what this host answers to, as far as is known"
+            yield Complaint(f'connector "{connector.name}".base_url', what, hint=f'write "{usual}"')
     for model in config.models.values():
         asked = config.connectors[model.connector]
         where = (asked.wrapped or asked).base_url
         if where and where.startswith("https:") and not any(one.row.input or one.row.output for one in model.prices):
             what = "are all zero, and its connector asks a server by https, which is rarely free"
             yield Complaint(f'model "{model.name}".price[0]', what, hint="write what the provider asks")
+
+
+def _usual_of_host(connector: Connector) -> str | None:
+    """The base_url of a provider that is known, where one of the same host has another path."""
+    usual, given = urlsplit(BASE_URLS.get(connector.kind, "")), urlsplit(connector.base_url or "")
+    is_other = usual.netloc == given.netloc and usual.path != given.path.rstrip("/")
+    return usual.geturl() if usual.netloc and is_other else None
 
 
 def _asked(config: Config) -> list[Connector]:

@@ -139,7 +139,8 @@ def _warnings(config: ConnectorConfig) -> Iterable[Fault]:
         yield (
             "usage",
             'is "required", and the native route only guesses its counts: every answer will fail at its whole'
-            ' reservation; "estimate" takes the guesses as money, "bound" charges each answer its reservation',
+            ' reservation; write "estimate" to take the guesses as money, or "bound" to charge each answer its'
+            " reservation",
         )
 
 

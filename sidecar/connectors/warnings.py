@@ -14,8 +14,9 @@ def connector_warnings(config: Config) -> Iterator[Complaint]:
     for connector in config.connectors.values():
         if connector.name in config.only_wrapped:
             continue
-        for key, what in KINDS[connector.kind].warnings(connector):
-            yield Complaint(f'connector "{connector.name}".{key}', what)
+        for key, said in KINDS[connector.kind].warnings(connector):
+            what, _, hint = said.partition("; ")
+            yield Complaint(f'connector "{connector.name}".{key}', what, hint=hint or None)
         asked = KINDS[connector.kind].credential_of(connector)
         if asked and asked.base_url and asked.base_url.startswith("https:") and asked.credential is None:
             what = "is missing, and servers that are reached by https mostly want one"

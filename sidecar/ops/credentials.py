@@ -8,6 +8,7 @@ development. Source: ECOSYSTEM section 1.3, CONTRACT section 7.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from hmac import compare_digest
@@ -18,6 +19,8 @@ from sidecar.contract.ids import is_id
 
 _NAME_CHARACTERS_MAX: Final = 64
 _KEYS_BEGIN: Final = ("sk-", "sk_", "AIza", "gsk_", "xai-")  # of keys that are often pasted
+_LETTER_BESIDE_DIGIT: Final = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
+_KEY_CHARACTERS_MIN, _CHANGES_MIN = 20, 5  # whoever names a file goes from letters to digits and back once or twice
 _CREDENTIAL_BYTES_MAX: Final = 65_536
 _FOLDER: Final = "/etc/sidecar/credentials"  # which our unit loads as a whole
 _FOLDER_ID: Final = "sidecar"  # ... under this id, which systemd puts before each file's name with a _
@@ -89,7 +92,8 @@ def _of_the_service(directory: Path, name: str) -> Path:
 
 def is_rather_a_key(name: str, *, of_file: bool = False) -> bool:
     """Whether a key was pasted in place of a name; then it is not said again. Files may have long names."""
-    return (len(name) > _NAME_CHARACTERS_MAX and not of_file) or name.startswith(_KEYS_BEGIN)
+    is_random = len(name) >= _KEY_CHARACTERS_MIN and len(_LETTER_BESIDE_DIGIT.findall(name)) >= _CHANGES_MIN
+    return name.startswith(_KEYS_BEGIN) or (not of_file and (len(name) > _NAME_CHARACTERS_MAX or is_random))
 
 
 def _read(path: Path, *, check_mode: bool, if_missing: str | None = None) -> str:

@@ -162,10 +162,15 @@ def test_directories_without_rights_are_complaints(tmp_path: Path, capsys: pytes
     closed.mkdir(0o500)
     told = complaints(written(tmp_path, ledger="closed/ledger", socket="closed/s.sock"), capsys)
     assert told == [
-        f"3:1: daemon.socket: this user may not write in {closed} — let uid {os.geteuid()} own it"
-        f" (now uid {os.geteuid()} does), or write another path",
-        f"6:1: ledger.directory: this user may not write in {closed} — let uid {os.geteuid()} own it"
-        f" (now uid {os.geteuid()} does), or write another path",
+        f"3:1: daemon.socket: this user may not write in {closed} — chmod u+rwx {closed}, or write another path",
+        f"6:1: ledger.directory: this user may not write in {closed} — chmod u+rwx {closed}, or write another path",
+    ]
+    of_root = complaints(written(tmp_path, ledger="/ledger", socket="/run/s.sock"), capsys)
+    assert of_root == [
+        f"3:1: daemon.socket: this user may not write in /run — let uid {os.geteuid()} own it (now uid 0 does),"
+        " or write another path",
+        "6:1: ledger.directory: this user may not write in /"
+        f" — as root: install -d -o {os.geteuid()} /ledger, or write another path",
     ]
     closed.chmod(0)  # a folder that can't even be looked into
     assert complaints(written(tmp_path, ledger="closed/a/ledger"), capsys)

@@ -178,7 +178,7 @@ class Spelling:
 
     def name(self) -> tuple[str, str]:
         self.count += 1
-        name = f"{self.draw(NAME)}{self.count}"
+        name = f"{self.draw(NAME)}_{self.count}"  # whatever is drawn, no two are the same
         is_bare = name.isascii() and all(c.isalnum() or c in "_-" for c in name)
         quoted = self.draw(st.sampled_from(KEYS_QUOTED if is_bare else KEYS_QUOTED[1:]))
         return name, quoted(name)

@@ -292,7 +292,7 @@ def test_a_name_belongs_to_one_table(table: str, complaint: str) -> None:
         ("ftp://api.example", "must be an http or https URL with a host"),
         ("api.example", "must be an http or https URL with a host"),
         ("https://", "must be an http or https URL with a host"),
-        ("https://api.example:99999", "must be a URL (Port out of range 0-65535)"),
+        ("https://api.example:99999", "must be a URL, whose host is a name"),
         ("https://me:secret@api.example", "must have neither a user, a password, a query nor a fragment"),
         ("https://api.example/?key=1", "must have neither a user, a password, a query nor a fragment"),
         ("https://api.example/a b", "must be a URL in printable ASCII without spaces"),

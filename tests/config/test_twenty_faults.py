@@ -83,6 +83,12 @@ base_url = "http://127.0.0.1:8080/v1"
 dialect = "compatible"
 
 [[connector]]
+name = "kept"
+kind = "recorded"
+records = "local"
+directory = "."
+
+[[connector]]
 name = "cloud"
 kind = "anthropic_messages"
 base_url = "https://api.example.com"
@@ -93,6 +99,13 @@ name = "second"
 kind = "gemini"
 base_url = "https://second.example.com"
 credential = { file = "cloud.key" }
+
+[[model]]
+name = "tape"
+connector = "kept"
+upstream = "tape-1"
+efforts = [ ]
+price = [{ input = 0, cache_read = 0, cache_write_short = 0, cache_write_long = 0, output = 0 }]
 
 [[model]]
 name = "npc"
@@ -148,6 +161,7 @@ FAULTS = {
     "key in quotes": Fault("gid = 7", '  "g\\u0069d" = "7"', "operator[1].gid", '"g\\u0069d"', "write 7, without quotes"),
     "script not there": Fault("time_limit_seconds = 60", 'script = "scripts/none.toml"', 'connector "rehearsal".script', "script = ", "write the path of a script"),
     "plain http away": Fault("http://127.0.0.1:8080/v1", "http://models.example/v1", 'connector "local".base_url', 'base_url = "http:', "https://, or allow_plain_http"),
+    "slip behind a recorded one": Fault('dialect = "compatible"', 'dialect = "compatble"', 'connector "local".dialect', "dialect = ", "did you mean compatible"),
     "key of another kind": Fault('dialect = "compatible"', "script_reread = true", 'connector "local".script_reread', "script_reread", "leave it out, or write: kind = "),
     "kind not built": Fault('"anthropic_messages"', '"anthropic_mesages"', 'connector "cloud".kind', 'kind = "anthropic_mes', "did you mean anthropic_messages"),
     "a key pasted": Fault('com"\ncredential = { file = "cloud.key" }\n\n[[connector]]', 'com"\ncredential = "sk-ant-verysecret"\n\n[[connector]]', 'connector "cloud".credential', "credential = ", "never write a key here"),
@@ -162,8 +176,31 @@ FAULTS = {
     "unknown table": Fault("# A host's own file.", '"conector" = "é"', "conector", '"conector"', "did you mean connector"),
     "no TOML": Fault("input = 10", "input = 1,000", 'model "sage".price[0].input', "000", "without commas"),
 }  # fmt: skip
+MORE = {
+    "key behind a port": Fault('base_url = "https://second.example.com', 'base_url = "https://second.example.com:verysecret/v1', 'connector "second".base_url', "base_url", "write: base_url"),
+    "random key": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = "a8verysecret0f3b7c5d6"', 'connector "second".credential', "credential = ", "never write a key here"),
+    "random key as a variable": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = {env = "a8verysecret0f3b7c5d6"}', 'connector "second".credential', "credential = ", "never write a key here"),
+    "variable with a dollar": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = {env = "$KEY"}', 'connector "second".credential', "credential = ", "without the $"),
+    "path for a name": Fault('second.example.com"\ncredential = { file = "cloud.key" }', 'second.example.com"\ncredential = "/etc/cloud.key"', 'connector "second".credential', "credential = ", "write a path as {file = "),
+    "name for a uid": Fault("uid = 1001", 'uid = "game"', 'caller "dungeon".uid', "uid = ", 'write: user = "game"'),
+    "name for a gid": Fault("gid = 7", 'gid = "games"', "operator[1].gid", "gid = ", 'write: group = "games"'),
+    "unit of another type": Fault("uid = 1002", 'unit = "arena.socket"', 'caller "arena".unit', "unit = ", 'write "arena.service"'),
+    "days in words": Fault("retention_days = 30", 'retention_days = "4 weeks"', "ledger.retention_days", "retention_days", "write 28, without quotes"),
+    "cut price": Fault("cache_write_short = 30", "cache_write = 30", 'model "sage".price[0].cache_write', "cache_write = 30", "did you mean cache_write_short"),
+    "longer price": Fault("output = 50", "output_tokens = 50", 'model "sage".price[0].output_tokens', "output_tokens = 50", "did you mean output"),
+    "price in too few brackets": Fault("[[model.price]]\ninput = 10\n", "[model.price]\ninput = 10\n", 'model "sage".price', "[model.price]", "[[model.price]]"),
+    "price in too few brackets once": Fault("[[model.price]]\ninput = 10\n", "[[model.price]]\ninput = 1\ncache_read = 2\ncache_write_short = 3\ncache_write_long = 4\noutput = 5\n[model.price]\nfrom = 2030-01-01\ninput = 10\n", 'model "sage".price', "[model.price]\nfrom", "write [[model.price]], as on line"),
+    "price in quotes": Fault("output = 50", 'output = "15"', 'model "sage".price[0].output', "output = ", "write 15_000_000 for 15 USD"),
+    "model's key of another kind": Fault('upstream = "sage-1"', 'upstream = "sage-1"\nthinking = "on"', 'model "sage".thinking', "thinking = ", "leave it out"),
+    "text behind a header": Fault("[ledger]", "[ledger] directory", "ledger", "directory", "write one key and one value on a line"),
+    "one table in double brackets": Fault("[ledger]", "[[daemon]]\nsocket = 's'\n[ledger]", "daemon", "[[daemon]]", "leave one of the two out"),
+    "curly quotes": Fault('"rehearsal"\nkind', "\u201crehearsal\u201d\nkind", "connector[0].name", "\u201crehearsal", "write straight quotes"),
+    "socket where the ledger is": Fault('"run/requests.sock"', '"ledger"', "daemon.socket", "socket = ", "write two paths"),
+    "ledger below the socket": Fault('directory = "ledger"', 'directory = "run/requests.sock/ledger"', "daemon.socket", "socket = ", "write two paths"),
+    "metrics over the socket": Fault("[ledger]", "[metrics]\nfile = 'run/requests.sock'\n[ledger]", "metrics.file", "file = 'run", "write a file of its own"),
+}  # fmt: skip
 # One fault only to a place: these stand in the way of others.
-APART = ("key of another kind", "sizes that contradict")
+APART = ("slip behind a recorded one", "key of another kind", "sizes that contradict")
 
 
 @pytest.fixture
@@ -211,13 +248,14 @@ def test_the_sound_file_is_sound(folder: Path, capsys: pytest.CaptureFixture[str
     assert told(written(folder), capsys) == []
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [*FAULTS, *MORE])
 def test_each_fault_is_told_with_its_path_its_place_and_what_to_write(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(folder, FAULTS[name])
+    fault = {**FAULTS, **MORE}[name]
+    path = written(folder, fault)
     [line] = told(path, capsys)
-    assert expected(path, FAULTS[name]).match(line), line
+    assert expected(path, fault).match(line), line
     assert "verysecret" not in line
 
 
@@ -268,7 +306,7 @@ def test_a_byte_order_mark_hides_nothing(folder: Path, capsys: pytest.CaptureFix
         ('"npc",  #', "npc,  #", ['caller "dungeon".models: is no TOML: Invalid value']),
         ('[[model]]\nname = "npc"', '[[models]]\nname = "npc"', ["models: unknown key"]),
         ("retention_days = 30", "retention_days = 30\n[daemon]\nsokcet = 1", ["daemon: stands twice; first on line 2"]),
-        ('name = "npc"', "name = npc", ["model[0].name: is no TOML: Invalid value"]),
+        ('name = "npc"', "name = npc", ["model[1].name: is no TOML: Invalid value"]),
         ('kind = "scripted"', 'kind = "recorded"\nrecords = "rehearsal"\ndirectory = "kept"',
          ['connector "rehearsal".records: names this connector itself']),
     ],
@@ -280,6 +318,56 @@ def test_a_fault_of_the_text_itself_brings_no_others_with_it(
     *texts, last = told(path, capsys)
     assert [re.sub(r"^.*?:\d+:\d+: | — .*", "", one) for one in texts] == lines
     assert expected(path, FAULTS["price in dollars"]).match(last)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "paths"),
+    [
+        ("[daemon]", "[deamon]", ["deamon", "deamon.socket_mode"]),
+        ("[ledger]", "[[ledger]]", ["ledger", "ledger[0].segment_bytes"]),
+        ("[[caller]]", "[[callers]]", ["callers", "callers[0].uid", "callers[0].models[1]"]),
+        ("[[operator]]", "[[operater]]", ["operater", "operater[0].uid"]),
+        ("[[connector]]", "[[conector]]", ["conector", "conector[1].dialect"]),
+        ("[[model]]", "[[models]]", ["models", "models[0].upstream"]),
+    ],
+)
+def test_what_stands_below_a_header_that_is_wrong_is_told_too(
+    old: str, new: str, paths: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {
+        "socket_mode": ("drain_seconds_max = 300", "socket_mode = 660"),
+        "segment_bytes": ("= 67_108_864", "= 1"),
+        "uid": ("uid = 1001" if "caller" in old else "uid = 0", "uid = 65534"),
+        "models[1]": ('"sage",', '"sgae",'),
+        "dialect": ('"compatible"', '"compatble"'),
+        "upstream": ('"tape-1"', "5"),
+    }
+    text = SOUND.replace("[[model.price]]", "[[models.price]]" if new == "[[models]]" else "[[model.price]]")
+    text = text.replace(old, new)
+    for key in {path.partition(".")[2] for path in paths} - {""}:
+        text = text.replace(*wrong[key], 1)
+    path = folder / "sidecar.toml"
+    path.write_text(text, encoding="utf-8")
+    assert [re.sub(r"^.*?:\d+:\d+: |: .*", "", line) for line in told(path, capsys)] == paths
+
+
+def test_a_caller_s_only_table_in_single_brackets_is_read_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "sidecar.toml"
+    before, _, rest = SOUND.partition('[[caller]]\nid = "arena"')
+    text = before + rest[rest.index("[[operator]]") :]
+    path.write_text(text.replace("[[caller]]", "[caller]").replace("uid = 1001", 'uid = "1001"'), encoding="utf-8")
+    one, other = told(path, capsys)
+    assert "caller: must be an array of tables" in one
+    assert "caller.uid: must be a whole number — write 1_001, without quotes" in other
+
+
+def test_a_connector_s_name_that_is_no_toml_hides_no_model_that_is_not_there(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(folder, Fault('name = "second"', 'name = "second', "", "", ""), FAULTS["no such model"])
+    one, other = told(path, capsys)
+    assert expected(path, FAULTS["no such model"]).match(one)
+    assert "is no TOML" in other
 
 
 @given(st.data())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from sidecar.cli.main import main
 from sidecar.cli.setup import load
@@ -45,6 +48,7 @@ input_overhead_tokens = 1000
 {price}
 {more}
 """
+MONEY = ("spend_ceiling_micro_usd", "spend_window_seconds", "payload_bytes_max", "output_tokens_max")
 PRICE = """[[model.price]]
 input = {input}
 cache_read = {cache_read}
@@ -124,7 +128,6 @@ def test_a_ceiling_below_the_largest_request_is_warned_of_with_the_numbers() -> 
     [
         ({"input": 3, "output": 15}, "input", "look like dollars"),
         ({"output": 500_000}, "output", "below the 1000000 of input"),
-        ({"output": 11_000_000}, "output", "more than 10 times the 1000000 of input"),
         ({"cache_read": 2_000_000}, "cache_read", "above the 1000000 of input"),
         ({"write": 12_500_000}, "cache_write_short", "an order of magnitude away"),
     ],
@@ -157,24 +160,97 @@ def test_a_price_that_changes_by_an_order_of_magnitude_is_warned_of() -> None:
     assert "order of magnitude away from the 1000000 of before" in warning.what
 
 
-@pytest.mark.parametrize("others", [0, 3])
-def test_a_model_an_order_of_magnitude_from_its_neighbours_is_warned_of(others: int) -> None:
-    cheap = "".join(model(f"m{number}", input=1_000_000 + number) for number in range(others))
-    assert warned(more=cheap) == []
-    assert warned(more=cheap + model("dear", input=9_000_000, output=45_000_000, cache_read=0, write=9_000_000)) == []
-    far = model("far", input=11_000_000, output=55_000_000, cache_read=0, write=11_000_000)
-    paths = [one.path for one in warned(more=cheap + far)]
-    assert {'model "far".price[0].input', 'model "far".price[0].output'} <= set(paths)
-    assert len(paths) == (2 if others else 4), "of two, nobody can tell which is meant"
+def priced(name: str, dollars: int) -> str:
+    amount = dollars * 1_000_000
+    return model(name, input=amount, output=5 * amount, cache_read=0, write=amount)
 
 
-def test_a_row_for_large_requests_that_is_far_dearer_is_warned_of() -> None:
-    above = price(
-        "above_input_tokens = 1000\n", input=11_000_000, output=50_000_000, cache_read=1_000_000, write=12_000_000
+def test_a_model_an_order_of_magnitude_away_from_whichever_other_is_nearest_is_warned_of() -> None:
+    assert warned(more=priced("dear", 9)) == []
+    assert warned(more=priced("dear", 9) + priced("dearer", 75)) == []
+    for others in ("", priced("middling", 3), priced("other", 4) + priced("free", 0)):
+        far = [one for one in warned(more=others + priced("far", 40)) if "magnitude" in one.what]
+        assert [one.path for one in far] == ['model "far".price[0].input', 'model "far".price[0].output']
+    assert (
+        "40000000 is an order of magnitude away from the nearest of other models, the 4000000 of other" in far[0].what
     )
-    [warning] = warned(price=price() + above)
-    assert warning.path == 'model "npc".price[1].input'
-    assert "of the base row" in warning.what
+
+
+def test_the_example_s_own_prices_are_not_warned_of() -> None:
+    example = Path(__file__).resolve().parents[2] / "config.example.toml"
+    document = tomllib.loads(re.sub(r"^#(?=[a-z\[])", "", example.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    document["caller"] = [{key: document["caller"][0][key] for key in ("id", "models", *MONEY)}]
+    document["operator"] = []
+    shown = read_config(tomli_w.dumps(document), example.parent, config_keys())
+    assert {one.what for one in config_warnings(shown)} == {"no caller may use it"}
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "words"),
+    [
+        ("output", 50_000_000, "50000000 is an order of magnitude away from the 1000000 of input"),
+        ("cache_read", 10_000, "less than a 25th of the 1000000 of input"),
+        ("write", 125_000, "125000 is below the 1000000 of input"),
+    ],
+)
+def test_a_zero_too_many_or_too_few_is_warned_of_in_a_row_that_stands_alone(key: str, wrong: int, words: str) -> None:
+    assert words in warned(price=price(**{key: wrong}))[0].what
+
+
+def test_a_row_for_large_requests_with_a_zero_too_many_is_warned_of() -> None:
+    above = price(
+        "above_input_tokens = 1000\n", input=10_000_000, cache_read=1_000_000, write=10_000_000, output=50_000_000
+    )
+    [warning] = [one for one in warned(price=price() + above) if "price[1]" in one.path]
+    assert "10000000 is an order of magnitude away from the 1000000 of the base row" in warning.what
+
+
+def test_what_is_kept_for_long_and_costs_less_than_for_short_is_warned_of() -> None:
+    [warning] = warned(price=price().replace("cache_write_long = 1250000", "cache_write_long = 1100000"))
+    assert warning.path == 'model "npc".price[0].cache_write_long'
+
+
+def test_a_known_provider_s_host_with_another_path_is_warned_of_with_its_own() -> None:
+    [warning] = warned(url="https://api.openai.com")
+    assert warning.path == 'connector "it".base_url'
+    assert warning.hint == 'write "https://api.openai.com/v1"'
+    assert warned(url="https://api.openai.com/v1/") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "words"),
+    [
+        ('"l"', '"~/l"', "ledger.directory", "write the whole path"),
+        ('"s"', '"$XDG_RUNTIME_DIR/s"', "daemon.socket", "write the whole path"),
+        ('"s"', '"l/s"', "daemon.socket", "beside that directory"),
+        ('"s"', '"s"\nsocket_mode = "0644"', "daemon.socket_mode", 'write "0660"'),
+        (
+            '"s"',
+            '"s"\nconnections_max = 5\nconnections_per_user_max = 6',
+            "daemon.connections_per_user_max",
+            "write 5 or",
+        ),
+        ("= 60\n", "= 60\nconcurrent_requests_max = 300\n", 'caller "dungeon".concurrent_requests_max', "write 256 or"),
+        (
+            '"key"',
+            '"key"\nresponse_bytes_max = 9\nbody_bytes_max = 8',
+            'connector "it".response_bytes_max',
+            "write 8 or",
+        ),
+        ("[ledger]", '[metrics]\nfile = "here.txt"\n[ledger]', "metrics.file", 'write "here.prom"'),
+    ],
+)
+def test_a_key_that_is_hardly_meant_is_warned_of(old: str, new: str, path: str, words: str) -> None:
+    odd = read_config(text().replace(old, new, 1), Path("/nowhere"), config_keys())
+    [warning] = [one for one in config_warnings(odd) if one.what != "no caller may use it"]
+    assert warning.path == path
+    assert words in str(warning.hint)
+
+
+def test_a_ceiling_written_in_dollars_is_told_in_micro_usd() -> None:
+    [complaint] = useless(ceiling=5)
+    assert "5 USD would be 5_000_000" in str(complaint.hint)
+    assert [one for one in warned(ceiling=5) if "largest" in one.what] == []
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions/", "/v1/messages", "/v1/responses"])

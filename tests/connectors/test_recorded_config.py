@@ -106,7 +106,7 @@ def test_model_keys_are_those_of_the_recorded_connector() -> None:
     model = config_of(with_live(CLAUDE), 'thinking = "budget"\nefforts = ["low", "high"]').models["npc"]
     assert (model.settings["thinking"], model.settings["efforts"]) == ("budget", ("low", "high"))
     told = complaints(with_live(CLAUDE), "cache = 1")
-    assert 'model "npc".cache: unknown key' in told[0]
+    assert 'model "npc".cache: is a key of the kind openai_chat and openai_responses' in told[0]
 
 
 def test_a_model_s_settings_are_held_against_those_of_the_recorded_connector() -> None:
@@ -217,7 +217,7 @@ directory = "ledger"
 [[caller]]
 id = "dungeon"
 models = ["npc"]
-spend_ceiling_micro_usd = 1
+spend_ceiling_micro_usd = 10_000_000
 spend_window_seconds = 60
 [[connector]]
 name = "it"
@@ -233,11 +233,11 @@ name = "npc"
 connector = "it"
 upstream = "tiny"
 [[model.price]]
-input = 1
-cache_read = 1
-cache_write_short = 1
-cache_write_long = 1
-output = 1
+input = 1_000_000
+cache_read = 1_000_000
+cache_write_short = 1_000_000
+cache_write_long = 1_000_000
+output = 1_000_000
 """
 
 
