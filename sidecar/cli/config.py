@@ -14,6 +14,7 @@ from sidecar.cli.output import fault_out, say, write_out
 from sidecar.cli.setup import add_config_argument, load_config
 from sidecar.config.effective import as_toml, document
 from sidecar.config.keys import ConfigFaults
+from sidecar.config.reading import reading_of
 from sidecar.config.schema import schema
 from sidecar.config.starter import BASE_URLS, PRICES, Provider, starter
 from sidecar.connectors.kinds import config_keys
@@ -55,7 +56,8 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(BASE_URLS)
     add("--provider", choices=BASE_URLS, metavar="KIND", help=f"whose API: {kinds}; default: the scripted connector")
     add("--base-url", metavar="URL", help="where it is; default: the provider's own")
-    add("--credential", metavar="NAME", help="the name of its key, never the key; wanted with --provider")
+    what = "the name of its key, never the key; wanted with --provider, but for a server that is reached by http"
+    add("--credential", metavar="NAME", help=what)
     add("--model", metavar="NAME", help="what callers ask for; wanted with --provider")
     add("--upstream", metavar="NAME", help="what the provider calls it; default: as --model")
     for name in PRICES:
@@ -99,6 +101,11 @@ def _init(arguments: argparse.Namespace) -> int:
         provider=_provider(arguments) if arguments.provider else None,
         schema=next((path for path in _SCHEMAS if path.exists()), None),
     )
+    reading = reading_of(text, (arguments.output or Path("config.toml")).parent, config_keys())
+    if reading.complaints:
+        for complaint in reading.complaints:
+            say(f"sidecar config init: {complaint.path}: {complaint.what} — {complaint.hint}")
+        return os.EX_USAGE
     if arguments.output is None:
         write_out(text)
         return os.EX_OK
@@ -121,7 +128,9 @@ def _missing(arguments: argparse.Namespace) -> str | None:
     if arguments.provider is None:
         said = [name for name in of_provider if getattr(arguments, name) is not None]
         return f"{_options(said)} stands without --provider" if said else None
-    wanted = [name for name in ("credential", "model", *_PRICE_OPTIONS) if getattr(arguments, name) is None]
+    is_local = arguments.base_url is not None and arguments.base_url.startswith("http:")  # such a server has no key
+    names = ("model", *_PRICE_OPTIONS) if is_local else ("credential", "model", *_PRICE_OPTIONS)
+    wanted = [name for name in names if getattr(arguments, name) is None]
     return f"--provider wants {_options(wanted)} too; a price is never guessed" if wanted else None
 
 

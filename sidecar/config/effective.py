@@ -1,7 +1,8 @@
 """A checked configuration as TOML again: all of it, with every default, or only what differs from the defaults.
 
-Read again, it is the same configuration. Secrets are named, never shown: a
-configuration holds nothing else. Users and groups are numbers, paths whole.
+Read again, it is the same configuration, but for the values of a process
+connector's environment, which may be for nobody's eyes. Secrets are named: a
+configuration holds nothing else of them. Users and groups are numbers, paths whole.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tomli_w
 from msgspec import Struct, structs
@@ -20,6 +21,9 @@ from sidecar.config.values import Config, Connector, CredentialName, Model, Peer
 from sidecar.rules.pricing import DatedPrice
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+HIDDEN: Final = "(not shown)"
 
 
 def document(config: Config, kinds: Mapping[str, KindKeys], *, with_defaults: bool) -> dict[str, Any]:
@@ -100,6 +104,8 @@ def written(name: str, value: Any) -> Any:
     """One of our values as the TOML that it is read from."""
     if name == "socket_mode":
         return f"{value:04o}"
+    if name == "environment":
+        return dict.fromkeys(value, HIDDEN)
     if isinstance(value, CredentialName):
         return value.name if value.name else {key: str(said) for key, said in structs.asdict(value).items() if said}
     if isinstance(value, Path):

@@ -36,7 +36,7 @@ class Provider(Struct, frozen=True, kw_only=True):
 
     kind: str
     base_url: str
-    credential: str
+    credential: str | None
     model: str
     upstream: str
     prices: Mapping[str, int]
@@ -82,7 +82,7 @@ def _of_provider(provider: Provider) -> list[str]:
         "name": name,
         "kind": provider.kind,
         "base_url": provider.base_url,
-        "credential": provider.credential,
+        **({"credential": provider.credential} if provider.credential is not None else {}),
     }
     model = {"name": provider.model, "connector": name, "upstream": provider.upstream}
     prices = {key: provider.prices[key] for key in PRICES}

@@ -45,7 +45,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         seen: set[str] = set()
         double = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise NotJsonObject(f"the key {double!r:.80} stands twice in one object")
+        raise NotJsonObject(f"a key of {len(double)} characters stands twice in one object")
     return _SOUND
 
 

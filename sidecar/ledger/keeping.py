@@ -28,6 +28,7 @@ from sidecar.ledger.retaining import Retaining, ToRecord, Work
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.sealed import Sealed, merged, pair_to_merge
 from sidecar.ledger.watch import NOBODY_WATCHES, Job, Watch
+from sidecar.ops.tracebacks import in_a_word
 
 SEALS_MAX: Final = 3  # so many searches an unknown id costs
 _BREATH_SECONDS: Final = 0.003
@@ -205,4 +206,4 @@ class Keeping:
 def _cause(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return str(error) if isinstance(error, LedgerDamaged) else f"{type(error).__name__} {error}"
+    return str(error) if isinstance(error, LedgerDamaged) else in_a_word(error)

@@ -39,6 +39,7 @@ from sidecar.ledger.recovery import segment_path
 from sidecar.ledger.room import Slot
 from sidecar.ledger.seal_format import End
 from sidecar.ledger.watch import NOBODY_WATCHES, Watch
+from sidecar.ops.tracebacks import in_a_word
 
 BATCH_BYTES_MAX: Final = 4 << 20
 BATCH_RECORDS_MAX: Final = 512
@@ -297,7 +298,7 @@ class Writer:
                 return self._synced
             batch = self._write(appends)
         except Exception as error:
-            cause = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__} {error}"
+            cause = error.strerror or str(error) if isinstance(error, OSError) else in_a_word(error)
             why = f"writing {segment_path(self._directory, slot.number).name} failed: {cause}"
             return partial(self._failed, appends, why)
         return partial(self._landed, appends, batch)

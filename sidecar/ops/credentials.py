@@ -106,6 +106,9 @@ def _read(path: Path, *, check_mode: bool, if_missing: str | None = None) -> str
             if check_mode and stat.S_IMODE(status.st_mode) & 0o077:
                 what = f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):04o})"
                 raise CredentialFault(what, f"chmod 600 {path}")
+            if check_mode and status.st_uid not in (0, os.geteuid()):
+                what = f"{path} belongs to another user (uid {status.st_uid}), who could read and change it"
+                raise CredentialFault(what, f"chown it to uid {os.geteuid()}")
             held = file.read(_CREDENTIAL_BYTES_MAX + 1)
     except OSError as error:
         raise CredentialFault(f"{path}: {error.strerror}", _file_hint(path, error, if_missing)) from error

@@ -45,6 +45,7 @@ def examples() -> list[str]:
 @pytest.mark.parametrize("text", examples(), ids=["as it stands", "all of it"])
 def test_what_is_shown_is_read_as_the_very_same_configuration(text: str, with_defaults: bool) -> None:
     text = re.sub(r"^(user|group|uid|gid|unit) = .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^environment = .*\n", "", text, flags=re.MULTILINE)
     config = read_config(text, Path("/somewhere"), config_keys())
     shown = as_toml(document(config, config_keys(), with_defaults=with_defaults))
     assert read_config(shown, Path("/elsewhere"), config_keys()) == config
@@ -143,3 +144,45 @@ def test_the_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> 
     published: Any = json.loads((ROOT / "schemas" / "config.schema.json").read_text())
     assert json.loads(told(capsys, "schema")) == published
     assert told(capsys, "init").startswith(f"#:schema {ROOT}/schemas/config.schema.json\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told_of"),
+    [
+        (["--caller", "a b"], "must be an id"),
+        (["--unit", "dungeon"], 'write "dungeon.service"'),
+        (["--user", "no-such-user"], "this host has no user"),
+        (
+            ["--provider", "gemini", "--model", "m", "--credential", "sk-canary-0123456789", *PRICES],
+            "never write a key",
+        ),
+    ],
+)
+def test_what_check_would_refuse_is_not_written_and_a_key_is_not_said_again(
+    words: list[str], told_of: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.toml"
+    said_of_it = told(capsys, "init", *words, "--output", str(path), code=os.EX_USAGE)
+    assert told_of in said_of_it
+    assert "canary" not in said_of_it
+    assert not path.exists()
+
+
+def test_a_server_of_ones_own_needs_no_credential(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--provider", "openai_chat", "--base-url", "http://127.0.0.1:8080/v1", "--model", "npc", *PRICES]
+    path = tmp_path / "c.toml"
+    path.write_text(told(capsys, "init", *words))
+    [connector] = load_config(path).connectors.values()
+    assert (connector.credential, connector.base_url) == (None, "http://127.0.0.1:8080/v1")
+
+
+def test_the_environment_of_a_connector_is_named_and_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.toml"
+    connector = '[[connector]]\nname = "child"\nkind = "process"\nargv = ["true"]\nenvironment = {TOKEN = "canary"}\n'
+    path.write_text(examples()[0] + connector)
+    for words in (["--effective"], [], ["--json"]):
+        shown = told(capsys, "show", *words, "--config", str(path))
+        assert "canary" not in shown
+        assert "TOKEN" in shown

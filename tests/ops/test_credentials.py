@@ -118,3 +118,11 @@ def test_a_key_that_was_pasted_in_place_of_a_name_is_not_said_again(pasted: str)
         with pytest.raises(CredentialFault) as fault:
             load(name=pasted, file=None, env=None, environ=environ)
         assert pasted not in str(fault.value)
+
+
+def test_a_file_of_another_user_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    path = written(tmp_path / "key", KEY.encode())
+    os.chown(path, 12345, -1)
+    assert "belongs to another user (uid 12345)" in fault(file=path)

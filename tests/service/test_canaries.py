@@ -208,6 +208,12 @@ def test_no_frame_however_broken_puts_its_content_into_the_log_or_into_another_o
                 continue
             for change in (as_text, as_key, as_list, beside):
                 client.ask(packed(put(sound, path, change)))
+        for text_of_json in (json.dumps({PROMPT: 1})[:-1] + f', "{PROMPT}": 2}}', f'{{"{PROMPT}": nonsense}}', PROMPT):
+            tool = sound["request"]["tools"][0]
+            client.ask(
+                packed({**sound, "request": {**sound["request"], "tools": [{**tool, "parameters_json": text_of_json}]}})
+            )
+            client.ask(packed({**sound, "request": {**sound["request"], "output_schema_json": text_of_json}}))
         whole_frame = packed(sound)
         text = PROMPT.encode()
         for broken in (
