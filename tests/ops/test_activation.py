@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from sidecar.ops import activation
 from sidecar.ops.activation import ActivationFault, Passed, take_listening, take_passed
 from sidecar.ops.log import Log
 
-FIRST = 900  # in place of 3: a test process has that in use, and many more
+# In place of 3: a test process has that in use, and hundreds more.
+FIRST = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096) - 16
 
 
 class Handed:
@@ -139,7 +141,7 @@ def test_where_the_kernel_gives_no_pidfd_the_process_id_has_to_do(
         ({"LISTEN_FDS": "99999"}, "at most 1024 descriptors"),
         ({"LISTEN_FDS": "1", "LISTEN_PID": "x"}, "LISTEN_PID is 'x', which is no number"),
         ({"LISTEN_FDS": "1", "LISTEN_FDNAMES": "a:b"}, "LISTEN_FDNAMES has 2 names for 1 descriptors"),
-        ({"LISTEN_FDS": "2"}, r"descriptor 901 \(unknown\) was announced by LISTEN_FDS and is not open"),
+        ({"LISTEN_FDS": "2"}, rf"descriptor {FIRST + 1} \(unknown\) was announced by LISTEN_FDS and is not open"),
     ],
 )
 def test_variables_that_contradict_each_other_are_a_clear_error(
