@@ -111,8 +111,8 @@ class Process:
 
 
 def shown(lines: Sequence[LogLine], count: int = _SHOWN_LINES) -> str:
-    """The last of them, below a heading; nothing where there are none."""
-    last = [line.text for line in lines[-count:]]
+    """The last of them, below a heading; what is wrong with a file as `check` says it. Nothing where there are none."""
+    last = [str(line.values["what"]) if line.fact == "config_complaint" else line.text for line in lines[-count:]]
     return "\nThe end of its log:\n  " + "\n  ".join(last) if last else "; it said nothing"
 
 

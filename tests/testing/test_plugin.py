@@ -107,7 +107,7 @@ def test_a_daemon_that_cannot_start_is_told_once_and_in_its_own_words(tmp_path: 
         tmp_path, "def test_wrong(sidecar_daemon_factory):\n    sidecar_daemon_factory(daemon={'sockt': 1})\n"
     )
     assert "1 failed" in said
-    assert "daemon.sockt: unknown key — did you mean socket?" in said
+    assert "daemon.sockt: unknown key — did you mean socket" in said
 
 
 def test_settings_of_a_game_are_those_of_all_fixtures(tmp_path: Path) -> None:
