@@ -34,12 +34,15 @@ from sidecar.contract.operator_frames import OPERATOR_RELOADED, OperatorReloaded
 from sidecar.ledger.face import LedgerFace
 from sidecar.ledger.faults import LedgerDamaged
 from sidecar.ops.log import Log, Whole
+from sidecar.ops.stray import tell_bug
+from sidecar.ops.tracebacks import in_a_word
 from sidecar.rules.reservations import Reservations
 from sidecar.rules.windows import Account, Figures
 from sidecar.service.accounts import forget_dropped
 from sidecar.service.in_force import InForce
 from sidecar.service.limits import limits_of
 
+LOAD_SECONDS_MAX: Final = 60.0  # below what a service manager waits for a reload
 LINES_MAX: Final = 200  # of changes, complaints or warnings, each
 _LINE_CHARACTERS_MAX: Final = 1000
 
@@ -135,12 +138,25 @@ class Reloading:
             self._reservations.forget_changes()
             self._on_end(how)
 
-    async def _reload(self) -> OperatorReloaded:
-        before, built_before = self._in_force.config, self._in_force.built
+    async def _loaded(self) -> Loaded:
+        """Raises ConfigFaults. Nothing of ours is changed by it, so a file that never ends (a pipe) is given up."""
         try:
-            loaded = await trio.to_thread.run_sync(self._load, built_before)
+            with trio.move_on_after(LOAD_SECONDS_MAX):
+                return await trio.to_thread.run_sync(self._load, self._in_force.built, abandon_on_cancel=True)
+            why = f"could not be read within {LOAD_SECONDS_MAX:g} s"
+            raise ConfigFaults([Complaint("the file", why, hint="put a plain file there")])
+        except ConfigFaults:
+            raise
         except RuntimeError as fault:  # no thread can be started
             raise ConfigFaults([Complaint("the file", f"can't be read now: {fault}")]) from fault
+        except Exception as bug:  # nothing is in force of what it was reading: no reason to end what serves
+            tell_bug(self._log, bug, now="the configuration is as before")
+            what = f"a bug met while it was read: {in_a_word(bug)}"
+            raise ConfigFaults([Complaint("the file", what, hint="report it, with the log and the file")]) from bug
+
+    async def _reload(self) -> OperatorReloaded:
+        before, built_before = self._in_force.config, self._in_force.built
+        loaded = await self._loaded()
         new = [one.connector for name, one in loaded.built.items() if built_before.get(name) is not one]
         try:
             if fixed := fixed_ones(before, loaded.config):

@@ -406,3 +406,23 @@ def test_accounts_stay_equal_to_the_records_while_windows_change_again_and_again
             thread.join()
     assert fails == []
     assert main(["ledger", "check", "--socket", str(daemon.socket_path)]) == 0
+
+
+def test_a_file_that_never_ends_holds_up_neither_requests_nor_the_exit(daemon: Process) -> None:
+    config_of(daemon).unlink()
+    os.mkfifo(config_of(daemon))
+    os.kill(daemon.pid, signal.SIGHUP)
+    with daemon.connect() as client:
+        assert said(client.ask(invocation("r1"))) == "end_turn"
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("broken", ["", "\x00", "[" * 100_000, "x = " + "9" * 10_000, "\ufeff[daemon]"], ids=len)
+def test_whatever_the_file_has_become_the_daemon_goes_on(
+    daemon: Process, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    config_of(daemon).write_text(broken)
+    told = reloaded(daemon, capsys)
+    assert (told["ok"], bool(told["complaints"])) == (False, True)
+    with daemon.connect() as client:
+        assert said(client.ask(invocation("r1"))) == "end_turn"
