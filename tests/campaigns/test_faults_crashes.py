@@ -84,7 +84,7 @@ def crashed(trial: Trial, crashes: range, chance: random.Random, crash: Callable
     for number in [*crashes, None]:
         with running_daemon(trial.folder, connector=trial.provider.connector, daemon=FEW_AT_ONCE) as daemon:
             words += what_is_said_after(trial, daemon, asked_last, held)
-            assert at_level(daemon, "error") == []
+            assert at_level(daemon, "critical") == at_level(daemon, "error") == []
             if number is not None:
                 known, before = set(trial.sent), len(trial.answers)
                 with busy_callers(trial, daemon, f"{number:03}", CALLERS):

@@ -147,7 +147,7 @@ def test_a_thin_device_without_room_is_met_at_a_sync_and_loses_nothing(trial: Tr
                 settled = trial.heard(other.receive() or b"") == "end_turn"
                 refused_from_now_on(trial, client, warm)
             assert trial.view().open or settled
-            if at_level(daemon, "error"):
+            if at_level(daemon, "critical"):
                 assert daemon.process.wait(timeout=20) == 74
                 poisoned_once(daemon, "Input/output error", "Read-only file system")
             else:
