@@ -221,6 +221,7 @@ class Daemon:
                 await connections.start(self._accepting.serve)
                 self._log.notice("ready", socket=listening.where, activated=listening.activated, pid=os.getpid())
                 self._supervision.ready()
+                self._reloading.ready()
                 connections.start_soon(self._supervision.watch, self._ledger.answers)
                 code = await self._first_end()
                 # From here on only the disk can make us wait, in threads that can't be cancelled.

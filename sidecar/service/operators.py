@@ -53,6 +53,7 @@ from sidecar.service.conservation_lines import told_mismatches
 from sidecar.service.errors import error_frame, unreadable
 from sidecar.service.metrics import Meter
 from sidecar.service.peer import Peer, Standing
+from sidecar.service.reloading import Stopping
 from sidecar.service.resolution import resolved_record, why_not
 from sidecar.service.strangers import Strangers
 from sidecar.service.tasks import Start
@@ -122,9 +123,17 @@ class Operators:
                 if isinstance(asked, OperatorCheck):
                     answer(await self._checked(peer, asked))
                 else:
-                    answer(canonical.encode(await self._reload(f"uid {peer.uid}, pid {peer.pid}")))
+                    answer(await self._reloaded(peer, asked))
 
             start(ask)
+
+    # --- reload -----------------------------------------------------------------------------------------------
+
+    async def _reloaded(self, peer: Peer, asked: OperatorFrame) -> bytes:
+        try:
+            return canonical.encode(await self._reload(f"uid {peer.uid}, pid {peer.pid}"))
+        except Stopping:
+            return self._refused(asked, "shutting_down", self._stopped or "the daemon is stopping")
 
     # --- metrics ----------------------------------------------------------------------------------------------
 

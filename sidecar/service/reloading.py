@@ -16,7 +16,8 @@ ECOSYSTEM section 5.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import trio
@@ -45,6 +46,10 @@ from sidecar.service.limits import limits_of
 LOAD_SECONDS_MAX: Final = 60.0  # below what a service manager waits for a reload
 LINES_MAX: Final = 200  # of changes, complaints or warnings, each
 _LINE_CHARACTERS_MAX: Final = 1000
+
+
+class Stopping(Exception):
+    """The daemon ended before it was known what would come of a reload."""
 
 
 class Loaded(Struct, frozen=True):
@@ -101,26 +106,50 @@ class Reloading:
         self._on_told = on_told
         self._read_again = read_again
         self._one = trio.Lock()
+        self._ready = trio.Event()
+        self._scopes: set[trio.CancelScope] = set()
+        self._loads = trio.CapacityLimiter(1)  # its own: a reading that is given up keeps its thread
         self._waits = False
         self._stopped = False
 
+    def ready(self) -> None:
+        """The daemon serves: what asked for a reload before has it now."""
+        self._ready.set()
+
     def stop(self) -> None:
-        """The daemon is ending: records are not added up any more."""
+        """The daemon is ending: a reload under way is given up, those that wait for it too, and none begins."""
         self._stopped = True
+        for scope in self._scopes:
+            scope.cancel()
 
     async def on_signal(self) -> None:
         """As `reload`; while one waits already, that one will see what there is to see."""
         if self._waits:
             return
         self._waits = True
-        async with self._one:
-            self._waits = False
-            await self._told_reload("a signal")
+        with self._until_stopped():
+            await self._ready.wait()
+            async with self._one:
+                self._waits = False
+                await self._told_reload("a signal")
 
     async def reload(self, who: str) -> OperatorReloaded:
-        """What came of it; `who` asked, for the log."""
-        async with self._one:
-            return await self._told_reload(who)
+        """What came of it; `who` asked, for the log. Raises Stopping; then the configuration is as before."""
+        with self._until_stopped():
+            async with self._one:
+                return await self._told_reload(who)
+        raise Stopping
+
+    @contextmanager
+    def _until_stopped(self) -> Iterator[None]:
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self._stopped:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
 
     async def _told_reload(self, who: str) -> OperatorReloaded:
         self._on_begin()
@@ -140,9 +169,14 @@ class Reloading:
 
     async def _loaded(self) -> Loaded:
         """Raises ConfigFaults. Nothing of ours is changed by it, so a file that never ends (a pipe) is given up."""
+        if not self._loads.available_tokens:
+            why = "an earlier reading of it, which was given up, has not come back yet"
+            raise ConfigFaults([Complaint("the file", why, hint="look at the disk or mount that it is on")])
         try:
             with trio.move_on_after(LOAD_SECONDS_MAX):
-                return await trio.to_thread.run_sync(self._load, self._in_force.built, abandon_on_cancel=True)
+                return await trio.to_thread.run_sync(
+                    self._load, self._in_force.built, abandon_on_cancel=True, limiter=self._loads
+                )
             why = f"could not be read within {LOAD_SECONDS_MAX:g} s"
             raise ConfigFaults([Complaint("the file", why, hint="put a plain file there")])
         except ConfigFaults:
@@ -258,7 +292,7 @@ class Reloading:
             return
         for change in told.changes:
             self._log.info("config_changed", what=Whole(change))
-        self._log.info("reloaded", by=who, changes=len(told.changes), warnings=len(told.warnings))
+        self._log.notice("reloaded", by=who, changes=len(told.changes), warnings=len(told.warnings))
 
 
 def _rebuilt(before: Config, built_before: Mapping[str, Built], loaded: Loaded) -> Iterable[str]:

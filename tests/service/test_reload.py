@@ -408,13 +408,56 @@ def test_accounts_stay_equal_to_the_records_while_windows_change_again_and_again
     assert main(["ledger", "check", "--socket", str(daemon.socket_path)]) == 0
 
 
-def test_a_file_that_never_ends_holds_up_neither_requests_nor_the_exit(daemon: Process) -> None:
+RELOAD = packed({"schema_id": "gamecult.model.operator_reload.v1"})
+
+
+@pytest.mark.parametrize("asked", [["signal"], ["operator"], ["signal", "operator"], ["operator", "operator"]])
+def test_a_file_that_never_ends_holds_up_neither_requests_nor_the_exit(daemon: Process, asked: list[str]) -> None:
     config_of(daemon).unlink()
     os.mkfifo(config_of(daemon))
-    os.kill(daemon.pid, signal.SIGHUP)
+    operators = [daemon.connect() for by in asked if by == "operator"]
+    if "signal" in asked:
+        os.kill(daemon.pid, signal.SIGHUP)
+    for operator in operators:
+        operator.send(RELOAD)
     with daemon.connect() as client:
         assert said(client.ask(invocation("r1"))) == "end_turn"
     assert daemon.stop() == 0
+    for operator in operators:
+        answer = operator.receive()
+        assert answer is not None
+        assert said(answer) == "shutting_down"
+        operator.close()
+    assert main(["ledger", "verify", str(daemon.folder / "ledger")]) == 0
+
+
+def test_a_signal_that_comes_before_the_daemon_serves_reloads_it_once_it_does(tmp_path: Path) -> None:
+    """Just as the ledger has been opened: connectors with children of their own are started then."""
+    more = "".join(f'[[connector]]\nname = "p{at}"\nkind = "process"\nargv = ["sleep", "1000"]\n' for at in range(8))
+    write_config(tmp_path, callers="\n" + more)
+    (tmp_path / "early.py").write_text(EARLY)
+    wrapper = [sys.executable, str(tmp_path / "early.py")]
+    with running_daemon(tmp_path, wrapper=wrapper) as daemon:
+        wait_until(lambda: 'reloaded by="a signal"' in daemon.log())
+        log = daemon.log()
+        assert log.index(" ready ") < log.index(" reloaded by")
+        with daemon.connect() as client:
+            assert said(client.ask(invocation("r1"))) == "end_turn"
+        assert daemon.stop() == 0
+
+
+EARLY = """
+import os, signal, sys
+from pathlib import Path
+from sidecar.cli import serve
+real = serve.open_ledger
+def opened(*arguments):
+    ledger = real(*arguments)
+    os.kill(os.getpid(), signal.SIGHUP)
+    return ledger
+serve.open_ledger = opened
+sys.exit(serve.serve(Path(sys.argv[-1]), None))
+"""
 
 
 @pytest.mark.parametrize("broken", ["", "\x00", "[" * 100_000, "x = " + "9" * 10_000, "\ufeff[daemon]"], ids=len)
