@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -11,8 +12,8 @@ MODE: Final = 0o644  # who collects it is another user
 
 
 def temporary_for(path: Path) -> Path:
-    """Beside it, of this process alone, with an end that collectors don't take."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Beside it, of this thread alone, with an end that collectors don't take."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
 
 
 def write_whole(path: Path, text: str) -> None:

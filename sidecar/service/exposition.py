@@ -69,6 +69,7 @@ class Exposition:
         self._takes = takes
         self._started_at_unix_ms = clock_unix_ms()
         self._looking = False
+        self._looks = trio.CapacityLimiter(1)  # its own, so that a look never waits for others' threads
 
     async def text(self) -> str:
         """As of now."""
@@ -92,7 +93,8 @@ class Exposition:
         self._looking = True
         with trio.move_on_after(LOOK_SECONDS_MAX):
             try:
-                await trio.to_thread.run_sync(look, self._config().ledger.directory, abandon_on_cancel=True)
+                directory = self._config().ledger.directory
+                await trio.to_thread.run_sync(look, directory, abandon_on_cancel=True, limiter=self._looks)
             except RuntimeError:  # no thread can be started
                 self._looking = False
         return found[0] if found else None

@@ -8,8 +8,9 @@ a crash leaves it, and its age tells. Source: ECOSYSTEM section 4.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +32,11 @@ async def keep_written(
     pause: Callable[[float], Awaitable[None]] = trio.sleep,
 ) -> None:
     """Until it is cancelled."""
+    kept = _Kept(file.file, write)
     is_failing = False
     try:
         while True:
-            why = await _written(file.file, await text(), write)
+            why = await _done(partial(kept.write, await text()))
             if why is not None and not is_failing:
                 log.warning("metrics_file_failed", file=file.file, why=why, now="tried again at each interval")
             elif why is None and is_failing:
@@ -43,20 +45,35 @@ async def keep_written(
             await pause(file.interval_seconds)
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS_MAX):
-            await trio.to_thread.run_sync(_remove, file.file, abandon_on_cancel=True)
+            await _done(kept.remove)
 
 
-async def _written(path: Path, text: str, write: Callable[[Path, str], None]) -> str | None:
-    """Why it is not, or None."""
+class _Kept:
+    """The file, for threads one after the other: a write that was given up lands before the removal, or not at all."""
+
+    def __init__(self, path: Path, write: Callable[[Path, str], None]) -> None:
+        self._path = path
+        self._write = write
+        self._one = threading.Lock()
+        self._is_over = False
+
+    def write(self, text: str) -> None:
+        with self._one:
+            if not self._is_over:
+                self._write(self._path, text)
+
+    def remove(self) -> None:
+        with self._one:
+            self._is_over = True
+            self._path.unlink(missing_ok=True)
+
+
+async def _done(work: Callable[[], None]) -> str | None:
+    """Why it could not be done, in a thread; None where it was."""
     try:
-        await trio.to_thread.run_sync(write, path, text, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(work, abandon_on_cancel=True)
     except OSError as error:
         return error.strerror or str(error)
     except RuntimeError as fault:  # no thread can be started
         return str(fault)
     return None
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()

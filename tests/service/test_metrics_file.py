@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import stat
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,60 @@ def test_a_daemon_whose_file_cannot_be_written_serves_and_says_so(tmp_path: Path
         wait_until(lambda: "metrics_file_failed" in daemon.log())
         assert daemon.stop() == 0
     assert daemon.log().count("metrics_file_failed") == 1
+
+
+async def no_pause(seconds: float) -> None:
+    await trio.sleep_forever()
+
+
+async def some_text() -> str:
+    return "text"
+
+
+async def test_a_write_that_was_given_up_lands_before_the_removal_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "m.prom"
+    begun, go_on = trio.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def slow(path: Path, text: str) -> None:
+        token.run_sync_soon(begun.set)
+        go_on.wait()
+        write_whole(path, text)
+
+    async with trio.open_nursery() as nursery:
+        file = MetricsFile(file=path, interval_seconds=15)
+        nursery.start_soon(partial(keep_written, file, some_text, Log(io.StringIO()), write=slow, pause=no_pause))
+        await begun.wait()
+        nursery.cancel_scope.cancel()
+        go_on.set()
+    assert os.listdir(tmp_path) == []
+
+
+async def test_an_end_without_a_thread_to_remove_the_file_in_is_an_end_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.prom"
+    written = trio.Event()
+
+    async def told(seconds: float) -> None:
+        written.set()
+        await trio.sleep_forever()
+
+    async def no_thread(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with trio.open_nursery() as nursery:
+        file = MetricsFile(file=path, interval_seconds=15)
+        nursery.start_soon(partial(keep_written, file, some_text, Log(io.StringIO()), pause=told))
+        await written.wait()
+        monkeypatch.setattr(trio.to_thread, "run_sync", no_thread)
+        nursery.cancel_scope.cancel()
+    assert path.exists()
+
+
+def test_two_writers_of_one_file_have_temporaries_of_their_own(tmp_path: Path) -> None:
+    names: list[Path] = [temporary_for(tmp_path / "m.prom")]
+    other = threading.Thread(target=lambda: names.append(temporary_for(tmp_path / "m.prom")))
+    other.start()
+    other.join()
+    assert len(set(names)) == 2
