@@ -75,7 +75,7 @@ def unit_of_peer(kernel: KernelView, connected: ConnectedSocket, pid_at_connect:
     except ProcessLookupError:
         return None, "gone"
     except OSError as fault:
-        return None, _short(fault) or "no_pidfd"  # older kernels say ENOPROTOOPT, and some EINVAL
+        return None, short_of(fault) or "no_pidfd"  # older kernels say ENOPROTOOPT, and some EINVAL
     try:
         return _through(kernel, pidfd, pid_at_connect)
     finally:
@@ -86,7 +86,7 @@ def _through(kernel: KernelView, pidfd: int, pid_at_connect: int) -> Told:
     try:
         pid = kernel.pid_of(pidfd)
     except OSError as fault:
-        return None, _short(fault) or "proc_hidden"
+        return None, short_of(fault) or "proc_hidden"
     if pid == 0:
         return None, "other_pid_namespace"
     if pid != pid_at_connect or kernel.has_exited(pidfd):
@@ -94,7 +94,7 @@ def _through(kernel: KernelView, pidfd: int, pid_at_connect: int) -> Told:
     try:
         cgroup = kernel.cgroup_of(pid)
     except OSError as fault:
-        return None, _short(fault) or ("gone" if kernel.has_exited(pidfd) else "proc_hidden")
+        return None, short_of(fault) or ("gone" if kernel.has_exited(pidfd) else "proc_hidden")
     found = unit_of(cgroup)
     if not isinstance(found, tuple):
         return None, "gone" if kernel.has_exited(pidfd) else found
@@ -102,13 +102,13 @@ def _through(kernel: KernelView, pidfd: int, pid_at_connect: int) -> Told:
     try:
         owners = {kernel.owner_of_cgroup(path) for path in _up_from(slices)}
     except OSError as fault:
-        return None, _short(fault) or "cgroups_hidden"
+        return None, short_of(fault) or "cgroups_hidden"
     if kernel.has_exited(pidfd):  # last of all: what was read by its pid was its
         return None, "gone"
     return (unit, None) if owners == {0} else (None, "slice_of_a_user")
 
 
-def _short(fault: OSError) -> Unknown | None:
+def short_of(fault: OSError) -> Unknown | None:
     """What is wrong where it is only that the daemon has run short: it says nothing of the kernel or the peer."""
     return "no_descriptor" if fault.errno in _SHORT else None
 

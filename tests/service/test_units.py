@@ -21,6 +21,7 @@ from kit.fake_kernel import FakeKernel
 from sidecar.config.reading import read_config
 from sidecar.config.values import PeerRule
 from sidecar.connectors.kinds import config_keys
+from sidecar.service import identity_warnings as identity
 from sidecar.service.identity_warnings import identity_warnings
 from sidecar.service.kernel_view import LINUX
 from sidecar.service.peer import Peer, may_act, read_peer
@@ -251,6 +252,26 @@ def test_a_user_namespace_that_has_not_all_users_is_warned_of() -> None:
     assert warned("uid = 1000", seeing(), "         0          0 4294967295\n") == []
 
 
+def test_a_proc_that_is_hidden_whole_is_said_and_one_without_user_namespaces_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = read_config(CONFIG.format("uid = 1000"), Path("/nowhere"), config_keys())
+    monkeypatch.setattr(identity, "_UID_MAP", tmp_path / "self" / "uid_map")
+    [warning] = identity_warnings(config, seeing())
+    assert "mount /proc" in str(warning)
+    (tmp_path / "self").mkdir()
+    assert list(identity_warnings(config, seeing())) == []
+    assert list(identity_warnings(config)) == list(identity_warnings(config, uid_map="0 0 4294967295"))
+
+
+@pytest.mark.parametrize("fault", ["pidfd", "cgroup_of", "owner_of_cgroup"])
+def test_a_daemon_that_is_short_of_descriptors_does_not_blame_the_kernel(fault: str) -> None:
+    kernel = seeing()
+    kernel.faults[fault] = errno.EMFILE
+    [warning] = warned('unit = "dungeon.service"', kernel)
+    assert "LimitNOFILE=" in warning
+
+
 # --- the kernel itself --------------------------------------------------------------------------------------------
 
 
@@ -263,10 +284,6 @@ def unified() -> Path:
     if os.getuid() != 0 or not mounted or (mounted[0] / "system.slice").exists():
         pytest.skip("needs root, cgroup v2, and a system without systemd's own slices")
     return mounted[0]
-
-
-def _is_cgroup2(path: Path) -> bool:
-    return (path / "cgroup.controllers").exists()
 
 
 @contextmanager
