@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from sidecar.config.keys import Complaint, ConfigFaults, in_order, located
 from sidecar.config.positions import Places
@@ -18,6 +19,8 @@ from sidecar.connectors.warnings import connector_warnings
 from sidecar.service.identity_warnings import identity_warnings
 from sidecar.service.reloading import Loaded
 
+CONFIG_BYTES_MAX: Final = 4 << 20
+
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
     what = "the configuration, TOML; always wanted"
@@ -28,7 +31,12 @@ def read(path: Path) -> Reading:
     """What this file says, and everything that is wrong with it before its connectors are built."""
     file = str(path)
     try:
-        source = path.read_bytes().decode("utf-8")
+        with open(path, "rb") as opened:
+            held = opened.read(CONFIG_BYTES_MAX + 1)
+        if len(held) > CONFIG_BYTES_MAX:
+            what, hint = f"is larger than {CONFIG_BYTES_MAX} bytes", "name the configuration, which is a text"
+            return Reading(None, (Complaint("the file", what, hint=hint, file=file),), Places(file=file))
+        source = held.decode("utf-8")
     except OSError as error:
         what, hint = f"can't be read: {error.strerror or error}", "name a file that this user may read"
         return Reading(None, (Complaint("the file", what, hint=hint, file=file),), Places(file=file))

@@ -254,3 +254,8 @@ def test_what_is_sound_and_hardly_meant_is_a_warning(tmp_path: Path, capsys: pyt
     told = {one["path"]: one["what"] for one in json.loads(capsys.readouterr().out)["warnings"]}
     assert 'is "required"' in told['connector "stack".usage']
     assert "is missing" in told['connector "cloud".credential']
+
+
+def test_a_file_without_an_end_is_told_and_not_read_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(Path("/dev/zero"), as_json=False) == os.EX_CONFIG
+    assert "/dev/zero: the file: is larger than 4194304 bytes" in capsys.readouterr().err
