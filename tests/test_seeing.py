@@ -72,9 +72,12 @@ def test_every_fact_of_the_log_is_explained_with_its_values() -> None:
     explained = {
         line.split("`")[1]: set(re.findall(r"`(\w+)`", line)) for line in text.splitlines() if line[:3] == "| `"
     }
+    levels = {line.split("`")[1]: line.split("|")[2] for line in text.splitlines() if line[:3] == "| `"}
     for module, call in _calls():
         if _is_a_line(call) and isinstance(call.args[0], ast.Constant):
+            assert isinstance(call.func, ast.Attribute)
             fact = str(call.args[0].value)
+            assert call.func.attr in levels[fact], f"{module}: {fact} is logged at {call.func.attr}"
             said = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
             assert said <= explained[fact], f"{module}: {fact}"
 

@@ -14,7 +14,6 @@ from sidecar.config.values import Config
 from sidecar.config.warnings import config_warnings
 from sidecar.connectors.building import Built, build_all, unusable
 from sidecar.connectors.kinds import config_keys
-from sidecar.connectors.promise import Connector
 from sidecar.connectors.warnings import connector_warnings
 from sidecar.service.identity_warnings import identity_warnings
 from sidecar.service.reloading import Loaded
@@ -86,12 +85,3 @@ def load(path: Path, built: Mapping[str, Built]) -> Loaded:
         raise ConfigFaults(complaints)
     warnings = tuple(map(str, in_order([*reading.useless, *warnings_of(reading)])))
     return Loaded(reading.config, connectors, warnings, places=reading.places)
-
-
-def build_connectors(config: Config) -> Mapping[str, Connector]:
-    """Every connector that can be asked for, by name. Raises ConfigFaults with what is wrong in any of them."""
-    wanted = {f'connector "{name}"': one for name, one in config.connectors.items() if name not in config.only_wrapped}
-    built, complaints = build_all(wanted, {})
-    if complaints:
-        raise ConfigFaults(complaints)
-    return {name: one.connector for name, one in built.items()}

@@ -20,7 +20,6 @@ from typing import Final, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 ALL_OTHERS: Final = "all others"  # no id holds a space
 LABEL_SETS_MAX: Final = 256
 SPREAD_SETS_MAX: Final = 48  # a spread takes as many lines as it has bounds, and three

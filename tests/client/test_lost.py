@@ -156,18 +156,20 @@ def test_quotes_and_status_are_asked_again_too(way: Way, path: Path) -> None:
         assert len(set(fake.frames("quote"))) == 1
 
 
+def answers_r2(peer: Peer) -> None:
+    """The daemon that comes next."""
+    peer.welcome()
+    assert peer.request_id() == "r2"
+    peer.say(daemon_says.result("r2", "second"))
+    peer.until_hung_up()
+
+
 def test_only_what_is_not_answered_is_sent_again(way: Way, path: Path) -> None:
     def losing(peer: Peer) -> None:
         peer.welcome()
         ids = {peer.request_id(), peer.request_id()}
         peer.say(daemon_says.result("r1", "first"))
         assert ids == {"r1", "r2"}
-
-    def second(peer: Peer) -> None:
-        peer.welcome()
-        assert peer.request_id() == "r2"
-        peer.say(daemon_says.result("r2", "second"))
-        peer.until_hung_up()
 
     async def body() -> None:
         async with way.client(path) as client, anyio.create_task_group() as both:
@@ -178,7 +180,7 @@ def test_only_what_is_not_answered_is_sent_again(way: Way, path: Path) -> None:
             both.start_soon(one)
             assert (await client.invoke(asked("r2"))).text == "second"
 
-    with fake_daemon(path, losing, second):
+    with fake_daemon(path, losing, answers_r2):
         way.run(body)
 
 
@@ -193,12 +195,6 @@ def test_a_daemon_that_hears_no_more_still_answers_what_it_has_heard(way: Way, p
         stopped.set()
         assert asked_in_vain.wait(30)
         peer.say(daemon_says.result("r1", "first"))
-
-    def second(peer: Peer) -> None:
-        peer.welcome()
-        assert peer.request_id() == "r2"
-        peer.say(daemon_says.result("r2", "second"))
-        peer.until_hung_up()
 
     async def body() -> None:
         async with way.client(path) as client, anyio.create_task_group() as both:
@@ -215,7 +211,7 @@ def test_a_daemon_that_hears_no_more_still_answers_what_it_has_heard(way: Way, p
             await anyio.wait_all_tasks_blocked()
             asked_in_vain.set()
 
-    with fake_daemon(path, stopping, second):
+    with fake_daemon(path, stopping, answers_r2):
         way.run(body)
 
 

@@ -14,6 +14,7 @@ import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.any_place import any_place
 from msgspec import structs
 
 from sidecar.config.keys import ConfigFaults, Key, KindKeys, flag, path_from
@@ -482,12 +483,7 @@ ANYTHING = st.recursive(
 @given(st.data())
 def test_anything_in_any_place_is_read_or_complained_of(drawing: st.DataObject) -> None:
     document = tomllib.loads(FULL)
-    place: Any = document
-    while True:
-        key = drawing.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-        if not isinstance(place[key], dict | list) or not place[key] or drawing.draw(st.booleans()):
-            break
-        place = place[key]
+    place, key = any_place(document, drawing)
     place[key] = drawing.draw(ANYTHING)
     complaints = faults_or_none(tomli_w.dumps(document))
     assert complaints is None or complaints

@@ -18,6 +18,7 @@ import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.any_place import any_place
 
 from sidecar.cli.check import check
 from sidecar.cli.serve import serve
@@ -402,12 +403,7 @@ def test_anything_in_any_place_is_told_and_breaks_nothing(
     tmp_path_factory: pytest.TempPathFactory, drawing: st.DataObject
 ) -> None:
     document = tomllib.loads(SOUND)
-    place: Any = document
-    while True:
-        key = drawing.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-        if not isinstance(place[key], dict | list) or not place[key] or drawing.draw(st.booleans()):
-            break
-        place = place[key]
+    place, key = any_place(document, drawing)
     words = st.sampled_from(["rehearsal", "local", "cloud", "npc", "recorded", "process", "sk-x", ""])
     place[key] = drawing.draw(words | st.integers() | st.floats() | st.lists(words, max_size=2) | st.booleans())
     path = tmp_path_factory.getbasetemp() / "any.toml"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 from kit import build
+from kit.built_connectors import build_connectors
 from kit.one_connector import config_of
 from kit.process_cases import ODD_CHILD
 
 from sidecar.cli.check import check
-from sidecar.cli.setup import build_connectors
 from sidecar.config.keys import ConfigFaults
 from sidecar.config.reading import read_config
 from sidecar.config.values import Config

@@ -15,6 +15,7 @@ import msgpack
 import pytest
 import trio
 from kit import records
+from kit.built_connectors import build_connectors
 from kit.daemon_process import invocation, packed, write_config
 from kit.ledger_view import LedgerView
 from kit.road import said
@@ -22,7 +23,7 @@ from kit.road import said
 from sidecar.audit.reading import Reading
 from sidecar.cli import serve as serving
 from sidecar.cli.serve import serve
-from sidecar.cli.setup import build_connectors, load_config
+from sidecar.cli.setup import load_config
 from sidecar.config.values import Config
 from sidecar.ledger.files import DiskFiles
 from sidecar.ledger.ledger import Ledger
