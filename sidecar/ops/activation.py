@@ -21,6 +21,7 @@ from sidecar.ops.log import Log
 
 NAME: Final = "requests"
 _FIRST: Final = 3
+_DIGITS_MAX: Final = 20  # of what a descriptor, a process or its inode may have
 _PASSED_MAX: Final = 1024
 _VARIABLES: Final = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDNAMES")
 _UNNAMED: Final = "unknown"  # what systemd calls one without a name
@@ -88,7 +89,7 @@ def _is_ours(whose: str, pidfd: str, pid: int) -> bool:
 
 
 def _number(variable: str, said: str) -> int:
-    if not (said.isascii() and said.isdigit()):
+    if not (said.isascii() and said.isdigit()) or len(said) > _DIGITS_MAX:
         raise ActivationFault(f"{variable} is {said[:40]!r}, which is no number")
     return int(said)
 

@@ -138,6 +138,7 @@ def test_where_the_kernel_gives_no_pidfd_the_process_id_has_to_do(
     [
         ({"LISTEN_FDS": "two"}, "LISTEN_FDS is 'two', which is no number"),
         ({"LISTEN_FDS": "-1"}, "LISTEN_FDS is '-1', which is no number"),
+        ({"LISTEN_FDS": "9" * 5000}, "LISTEN_FDS is '9+', which is no number"),
         ({"LISTEN_FDS": "99999"}, "at most 1024 descriptors"),
         ({"LISTEN_FDS": "1", "LISTEN_PID": "x"}, "LISTEN_PID is 'x', which is no number"),
         ({"LISTEN_FDS": "1", "LISTEN_FDNAMES": "a:b"}, "LISTEN_FDNAMES has 2 names for 1 descriptors"),
